@@ -142,6 +142,11 @@ pub fn futex_wait(word: &AtomicU32, value: u32, nanos: u32) -> bool {
     false
 }
 
+/// As [`futex_wake`].
+pub fn futex_wake_all(word: &AtomicU32) {
+    futex_wake(word);
+}
+
 /// Wakes who sleeps: all of them, who look again; says whether there was one.
 pub fn futex_wake(_word: &AtomicU32) -> bool {
     let Some(bed) = BED.with_borrow(|bed| bed.clone()) else {

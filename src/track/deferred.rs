@@ -57,7 +57,7 @@ fn drain_slowly() {
     }
     let (flight, _) = flight::begin(Call::Mmap);
     let n = notes::count();
-    if notes::are_incomplete(n) {
+    if notes::have_overflowed() {
         resync::audit();
     }
     notes::work_off(n, work_off);

@@ -83,16 +83,6 @@ impl Place {
         start.load(Relaxed) < range.end() && range.start() < end.load(Relaxed)
     }
 
-    /// What its thread's call is about.
-    fn about(&self) -> [Option<PageRange>; 2] {
-        let range = |(s, e): &(AtomicU64, AtomicU64)| {
-            let (start, end) = (s.load(Relaxed), e.load(Relaxed));
-            PageRange::new(start, end)
-        };
-        let [a, b] = &self.ranges;
-        [range(a), range(b)]
-    }
-
     fn touches(&self, range: PageRange) -> bool {
         self.ranges
             .iter()
@@ -248,23 +238,19 @@ fn free(n: usize, tid: u32) -> bool {
 /// lock held: of two that find the same one, the later would end whose place it is by then.
 pub fn sweep(_lock: &Guard) -> bool {
     let mut any = false;
-    for ((n, held), place) in HELD
-        .iter()
-        .enumerate()
-        .zip(&PLACES)
-        .take(HIGH.load(Acquire))
-    {
+    for (n, held) in HELD.iter().enumerate().take(HIGH.load(Acquire)) {
         let tid = held.load(Relaxed) as u32;
         if tid == 0 || crate::sys::thread_alive(tid) {
             continue;
         }
-        let about = place.about();
         // One that ended in good order has given it to somebody else meanwhile.
         if free(n, tid) {
             count(Counter::Abandoned);
-            about.into_iter().flatten().for_each(notes::later);
             any = true;
         }
+    }
+    if any {
+        notes::everything();
     }
     any
 }

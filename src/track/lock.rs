@@ -41,15 +41,19 @@ fn sp_of(word: u64) -> u64 {
     (word >> (TID_BITS + 1)) << 6
 }
 
-/// A sleeper looks after its owner's health this often, in nanoseconds.
+/// How long the first [`LOOKS`] naps are at the most, in nanoseconds: then a sleeper looks after the
+/// holder's health. Each one after them is twice as long, up to [`DOUBLED`] times: hundreds of sleepers
+/// that wake by themselves take the processor from the holder.
 const PATIENCE: u32 = 500_000;
+/// How often naps become longer.
+const DOUBLED: u32 = 6;
 
 /// Looks at which one and the same holder was found asleep, before it is taken for
 /// parked: a millisecond in all.
 const LOOKS: u32 = 2;
 
 /// Naps after which a holder is looked at that no handler can have come upon: 100 milliseconds.
-const LONG: u32 = 200;
+const LONG: u32 = 9;
 
 /// [`WORD`], without its bit 0, of a holder that was found parked, as long as it has the lock: nobody
 /// else waits for it.
@@ -153,7 +157,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             continue;
         }
         all += 1;
-        match nap(word, all > LONG) {
+        match nap(word, all) {
             Nap::None => (),
             Nap::Woken => naps = 0,
             Nap::Beside(Owner::Busy) => (),
@@ -176,12 +180,14 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
     Err(Nested)
 }
 
-/// Nobody waits for the holder of the lock any more, if it is still `holder`.
+/// Nobody waits for the holder of the lock any more, if it is still `holder`, with sleepers: only
+/// who gives the lock back to some forgets that it was parked.
 fn park(holder: u64) {
     PARKED.store(holder, SeqCst);
-    if WORD.load(SeqCst) & !SLEEPERS != holder {
+    if WORD.load(SeqCst) != holder | SLEEPERS {
         let _ = PARKED.compare_exchange(holder, 0, Relaxed, Relaxed);
     }
+    sys::futex_wake_all(&TURN);
 }
 
 /// The lock's word becomes `new` if it is `old`.
@@ -200,9 +206,10 @@ enum Nap {
     Beside(Owner),
 }
 
-/// Sleeps until the lock is given back, or for [`PATIENCE`]; `word` is its holder's. A look at it
-/// opens files, whose numbers other threads may want: without handlers, none is taken unless `long`.
-fn nap(word: u64, long: bool) -> Nap {
+/// Sleeps until the lock is given back, or for some time; `word` is its holder's, and this is nap number
+/// `n`. A look at it opens files, whose numbers other threads may want: without handlers, none is taken
+/// in the first [`LONG`] naps.
+fn nap(word: u64, n: u32) -> Nap {
     let marked = WORD.compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed);
     if marked.is_err() {
         return Nap::None;
@@ -211,13 +218,14 @@ fn nap(word: u64, long: bool) -> Nap {
     if WORD.load(Relaxed) & SLEEPERS == 0 {
         return Nap::None;
     }
-    let waited = sys::futex_wait(&TURN, turn, PATIENCE);
+    let longer = n.saturating_sub(LOOKS).min(DOUBLED);
+    let waited = sys::futex_wait(&TURN, turn, PATIENCE << longer);
     if !waited || WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
         return Nap::Woken;
     }
     let owner = match sys::thread_alive(tid_of(word)) {
         false => Owner::Gone,
-        true if long || sys::signal::are_any_handled() => owner(word),
+        true if n > LONG || sys::signal::are_any_handled() => owner(word),
         true => Owner::Busy,
     };
     if TURN.load(Acquire) != turn {
@@ -253,7 +261,7 @@ pub fn abandon_if_mine() {
 /// How the lock's holder is.
 #[derive(PartialEq, Eq)]
 enum Owner {
-    /// At work, or waiting for a processor or a page.
+    /// At work, or waiting for a processor, a page or its vfork child.
     Busy,
     /// Sleeping in a system call, deeper on its stack than where it took the lock or on an
     /// alternate one: in a signal handler, unless it reads a slow file. Or stopped, by SIGSTOP or a
@@ -271,13 +279,18 @@ fn owner(word: u64) -> Owner {
     if !credentials::is_proc_ours() {
         return Owner::Asleep;
     }
+    // Before all else: who waits for a page, for mmap_lock or for a vfork child (which has its number
+    // and may hold the lock) is in a system call, too.
+    if !is_at_rest(tid) {
+        return Owner::Busy;
+    }
     let mut buf = [0u8; 256];
     let syscall: Text<64> = path_of(tid, "syscall");
     let Some(Ok(text)) = syscall.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
         return Owner::Asleep;
     };
-    // "NR a b c d e f SP PC"; "-1 SP PC" outside of a call, where a page is waited for or somebody
-    // has stopped it; or "running".
+    // "NR a b c d e f SP PC"; "-1 SP PC" outside of a call, where somebody has stopped it; or
+    // "running".
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let mut words = text.split(|b| *b == b' ');
     let sp = match words.next() {
@@ -286,8 +299,6 @@ fn owner(word: u64) -> Owner {
     };
     match sp.and_then(|sp| hex(sp.strip_prefix(b"0x")?)) {
         None => Owner::Busy,
-        // (So waits who has made a vfork child, which has its number and may hold the lock.)
-        Some(_) if waits_for_the_kernel(tid) => Owner::Busy,
         Some(sp) if sp > sp_of(word) + 63 && !is_on_top(sp, sp_of(word)) => Owner::Gone,
         Some(_) => Owner::Asleep,
     }
@@ -333,16 +344,17 @@ fn path_of(tid: u32, what: &str) -> Text<64> {
     Text::of(format_args!("/proc/{owner}/task/{tid}/{what}"))
 }
 
-/// Whether the thread is in an uninterruptible wait (`D`: a page, mmap_lock).
-fn waits_for_the_kernel(tid: u32) -> bool {
+/// Whether the thread sleeps until something wakes it (`S`), or is stopped (`T`, `t`). So it counts
+/// where that can't be read.
+fn is_at_rest(tid: u32) -> bool {
     let mut buf = [0u8; 256];
     let stat: Text<64> = path_of(tid, "stat");
     let Some(Ok(text)) = stat.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
-        return false;
+        return true;
     };
     // "TID (NAME) STATE ...", and the name may hold anything.
-    let mut after = text.rsplit(|b| *b == b')');
-    after.next().is_some_and(|rest| rest.starts_with(b" D"))
+    let state = text.rsplit(|b| *b == b')').next();
+    matches!(state, Some([b' ', b'S' | b'T' | b't', ..]))
 }
 
 /// Whether this is a handler on top of the lock's holder: what it changes is half done.

@@ -59,6 +59,9 @@ static NOTED: [Note; NOTES] = [const {
 /// Notes taken since the last [`done_with`].
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether one had no place: everything is to be read anew.
+static OVERFLOWED: AtomicBool = AtomicBool::new(false);
+
 /// Whether one had no place that said that regions are about other memory: then all are.
 static ALL_SPOILED: AtomicBool = AtomicBool::new(false);
 
@@ -72,6 +75,7 @@ pub fn reset() {
     }
     COUNT.store(0, Relaxed);
     APPLIED.store(0, Relaxed);
+    OVERFLOWED.store(false, Relaxed);
     ALL_SPOILED.store(false, Relaxed);
 }
 
@@ -90,7 +94,7 @@ fn take(what: What, range: PageRange, attr: u64) {
             if matches!(what, What::Gone | What::Spoiled) {
                 ALL_SPOILED.store(true, SeqCst);
             }
-            return;
+            return everything();
         };
         // Somebody's who had the number before the notes were done with: theirs stays.
         let (free, mine) = (What::Done as u64, What::Busy as u64);
@@ -112,6 +116,12 @@ fn take(what: What, range: PageRange, attr: u64) {
             return;
         }
     }
+}
+
+/// Everything is to be read anew.
+#[cold]
+pub fn everything() {
+    OVERFLOWED.store(true, SeqCst);
 }
 
 /// `range` has changed and is to be read anew.
@@ -233,7 +243,7 @@ pub enum Left {
 /// Whether there are any.
 #[inline]
 pub fn any() -> bool {
-    COUNT.load(Acquire) != 0
+    COUNT.load(Acquire) != 0 || OVERFLOWED.load(Acquire)
 }
 
 /// How many have been taken since the last [`done_with`], those included that no place was left for.
@@ -241,16 +251,17 @@ pub fn count() -> usize {
     COUNT.load(SeqCst)
 }
 
-/// Whether of `n` notes some had no place.
-pub fn are_incomplete(n: usize) -> bool {
-    n > NOTES
+/// Whether some had no place. Who is told so reads everything anew: nobody else is told.
+pub fn have_overflowed() -> bool {
+    OVERFLOWED.load(SeqCst) && OVERFLOWED.swap(false, SeqCst)
 }
 
-/// The `n` notes that were taken are done with, if there are no more of them by now. Then they
-/// are to be worked off once more: one that got its number before and was written meanwhile
-/// was either written by who saw the new count, or it is seen then.
+/// The `n` notes that were taken are done with, if there are no more of them by now that have a
+/// place. Then they are to be worked off once more: one that got its number before and was written
+/// meanwhile was either written by who saw the new count, or it is seen then.
 pub fn done_with(n: usize) -> bool {
-    if COUNT.compare_exchange(n, 0, SeqCst, Relaxed).is_err() {
+    let same = |now: usize| (now.min(NOTES) == n.min(NOTES)).then_some(0);
+    if COUNT.fetch_update(SeqCst, Relaxed, same).is_err() {
         return false;
     }
     APPLIED.store(0, Relaxed);

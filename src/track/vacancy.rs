@@ -15,6 +15,9 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 /// there nobody else waits: who holds the places is held up by something.
 static IN_VAIN: AtomicU64 = AtomicU64::new(0);
 
+/// When somebody looked last for threads that have ended and left their places, CLOCK_MONOTONIC.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+
 /// How long a sleeper sleeps at the most, in nanoseconds: a wake may be missed, since who
 /// frees a place looks for sleepers without a fence. Thousands may be asleep here, so it is
 /// not short.
@@ -48,13 +51,20 @@ pub fn reset() {
     IN_VAIN.store(0, Relaxed);
 }
 
+/// Whether this thread is to look for those that have ended: one at a time does, once in a [`NAP`].
+fn is_to_look(now: u64) -> bool {
+    let last = LOOKED.load(Relaxed);
+    let due = now.saturating_sub(last) >= u64::from(NAP);
+    due && LOOKED.compare_exchange(last, now, Relaxed, Relaxed).is_ok()
+}
+
 /// Sleeps until `take` has got a place. `stuck` is called while nothing moves: threads may
 /// have ended and left theirs.
 #[cold]
 #[inline(never)]
 pub fn wait(mut take: impl FnMut() -> Option<u32>, stuck: impl Fn()) -> Option<u32> {
     let begun = time::now();
-    let (mut moved, mut looked) = (begun, begun);
+    let mut moved = begun;
     loop {
         let turn = TURN.load(SeqCst);
         WANTED.store(true, SeqCst);
@@ -69,8 +79,7 @@ pub fn wait(mut take: impl FnMut() -> Option<u32>, stuck: impl Fn()) -> Option<u
         let now = time::now();
         if TURN.load(SeqCst) != turn {
             moved = now;
-        } else if now.saturating_sub(looked) >= u64::from(NAP) {
-            looked = now;
+        } else if is_to_look(now) {
             stuck();
         }
         let idle = now.saturating_sub(moved) >= PATIENCE;
