@@ -31,8 +31,6 @@ pub enum Told {
     Mapped(PageRange),
     /// The range is gone.
     Gone(PageRange),
-    /// The range was pinned, as the ledger has it.
-    Pinned(PageRange),
     /// The range was read from the kernel's list.
     Read(PageRange),
     /// Everything was.
@@ -125,6 +123,7 @@ pub fn lock() -> Option<lock::Guard> {
         REBUILT.set(REBUILT.get() + 1);
         guard.mended();
     }
+    notes::apply(&mut guard);
     Some(guard)
 }
 
@@ -155,13 +154,4 @@ mod subscribers {
 mod taken {
     /// There are no segments here.
     pub fn may_divide_segments() {}
-}
-
-mod settling {
-    use super::{lock, tell, PageRange, Told};
-
-    pub fn settle_foreign(range: PageRange) {
-        drop(lock());
-        tell(Told::Pinned(range));
-    }
 }

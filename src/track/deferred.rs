@@ -1,8 +1,7 @@
 //! What a signal handler does whose own thread holds the lock, and what is left to do about
 //! its notes ([`super::notes`]) once the lock is free and the thread has no call in progress.
 
-use super::notes::{self, Left};
-use super::{flight, hiding, lock, resync, settling, subscribers, taken};
+use super::{flight, hiding, lock, notes, resync, subscribers, taken};
 use crate::atomic::{AtomicU64, Ordering::*};
 use crate::thread;
 use regall_directory::addr::PageRange;
@@ -49,31 +48,27 @@ fn drain_slowly() {
     if DRAINING.swap(me, Acquire) == me {
         return DRAINING.store(0, Release);
     }
+    // (Who leaves it for good, or ends in it, leaves everything to be read anew.)
+    let (flight, _) = flight::begin(Call::Mmap);
+    let everything = notes::is_everything_unread();
     // On top of the lock's holder, which need not have a flight, notes are not in the
-    // ledger yet, and must not be taken for done. With the lock they get there.
+    // ledger yet. With the lock they get there.
     match lock() {
         Some(guard) => drop(guard),
-        None => return DRAINING.store(0, Release),
-    }
-    let (flight, _) = flight::begin(Call::Mmap);
-    let n = notes::count();
-    if notes::have_overflowed() {
-        resync::audit();
-    }
-    notes::work_off(n, work_off);
-    if notes::done_with(n) {
-        notes::work_off(n, work_off);
-    }
-    drop(flight);
-    DRAINING.store(0, Release);
-}
-
-fn work_off(range: PageRange, left: Left) {
-    match left {
-        Left::Pin => settling::settle_foreign(range),
-        Left::Read => {
-            resync::republish(range);
-            resync::foreign(range);
+        None => {
+            if everything {
+                notes::everything();
+            }
+            return DRAINING.store(0, Release);
         }
     }
+    if everything {
+        resync::audit();
+    }
+    notes::work_off(|range| {
+        resync::republish(range);
+        resync::foreign(range);
+    });
+    drop(flight);
+    DRAINING.store(0, Release);
 }

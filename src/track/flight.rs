@@ -281,6 +281,11 @@ pub fn pin_widens(_lock: &Guard, range: PageRange) {
 /// Whether somebody has gone on with `range`'s memory meanwhile, so that what came of
 /// pinning it may be about other memory. Called with the lock held, before [`pin_ends`].
 pub fn overtaken(_lock: &Guard) -> bool {
+    were_we_overtaken()
+}
+
+/// As [`overtaken`], of who can't have the lock.
+pub fn were_we_overtaken() -> bool {
     innermost().is_some_and(|place| place.overtaken.load(Relaxed))
 }
 

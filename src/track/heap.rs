@@ -23,7 +23,7 @@ use regall_directory::layout::Call;
 use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
-/// The program break as the kernel last said; written under the lock.
+/// The program break as the kernel last said; written under the lock, or where that can't be had.
 static BREAK: AtomicU64 = AtomicU64::new(0);
 /// Where it was when tracking began.
 static FIRST: AtomicU64 = AtomicU64::new(0);
@@ -96,6 +96,7 @@ pub fn brk(frame: &mut Frame) -> i64 {
     let grown = enter(&flight, before, now, new, shrunk.is_some());
     // In a handler on top of the lock's holder: the heap is read anew.
     if grown.is_err() && wanted != 0 {
+        BREAK.store(now, Relaxed);
         let bytes = now.abs_diff(before).max(LIBC_STEP);
         if let Some(heap) = PageRange::covering(now.min(before), bytes) {
             notes::spoiled(heap);

@@ -112,6 +112,8 @@ pub fn lock() -> Option<Guard> {
         resync::rebuild(&mut guard);
         guard.mended();
     }
+    // Others' notes, too: who noted that memory goes, and has unmapped it, was before who mapped it.
+    notes::apply(&mut guard);
     if !guard.ready() {
         give_up_with(&guard, "no memory for the ledger");
         if share::any() {

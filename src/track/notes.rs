@@ -1,11 +1,10 @@
-//! Events of a signal handler that came while its own thread held the lock.
-//! The handler can't wait for it. Its call is made; what it did is noted, and
-//! the holder writes the notes into the ledger before it gives the lock back:
-//! nobody else has been at the ledger in between, so their order is right.
-//! What is then left to do about them [`super::deferred`] does without the lock.
+//! What calls do that can't have the lock: its holder is further up their own stack (a signal handler),
+//! or parked. The call is made, and noted. Who has the lock writes the notes into the ledger, first
+//! thing and before it gives it back. Then the range is read from the kernel once more, without
+//! the lock ([`super::deferred`]): in which order the calls were made nobody knows.
 
 use super::State;
-use crate::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use crate::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -26,10 +25,8 @@ enum What {
     Mapped = 1,
     /// The range is gone.
     Gone = 2,
-    /// The range has changed in a way that only the kernel knows.
+    /// The range has changed in a way that only the kernel knows; or the note is in the ledger.
     Changed = 3,
-    /// Written into the ledger; still to be pinned.
-    Unpinned = 4,
     /// Being written, or being worked off: nobody else's to take.
     Busy = 6,
     /// Our locks on the range are gone.
@@ -38,6 +35,12 @@ enum What {
     Locked = 8,
     /// As changed; and what is registered there with adapters is about other memory.
     Spoiled = 5,
+}
+
+impl What {
+    const fn bit(self) -> u64 {
+        1 << self as u64
+    }
 }
 
 struct Note {
@@ -56,32 +59,45 @@ static NOTED: [Note; NOTES] = [const {
     }
 }; NOTES];
 
-/// Notes taken since the last [`done_with`].
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The place of the next note; they are used anew when all are done with.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether one had no place: everything is to be read anew.
-static OVERFLOWED: AtomicBool = AtomicBool::new(false);
+/// What there is to do: bits.
+static TO_DO: AtomicU64 = AtomicU64::new(0);
+/// Some are not in the ledger.
+const FRESH: u64 = 1;
+/// Some ranges are to be read.
+const UNREAD: u64 = 2;
+/// One had no place, or nobody knows what a thread has left: everything is to be read anew.
+const EVERYTHING_UNREAD: u64 = 4;
 
-/// Whether one had no place that said that regions are about other memory: then all are.
-static ALL_SPOILED: AtomicBool = AtomicBool::new(false);
-
-/// Of these, how many are in the ledger.
-static APPLIED: AtomicUsize = AtomicUsize::new(0);
+/// What those said that had no place, [`What::bit`]s: it is so of everything.
+static OF_ALL: AtomicU64 = AtomicU64::new(0);
 
 /// After fork or a rebuild.
 pub fn reset() {
     for note in &NOTED {
         note.what.store(What::Done as u64, Relaxed);
     }
-    COUNT.store(0, Relaxed);
-    APPLIED.store(0, Relaxed);
-    OVERFLOWED.store(false, Relaxed);
-    ALL_SPOILED.store(false, Relaxed);
+    NEXT.store(0, Relaxed);
+    TO_DO.store(0, Relaxed);
+    OF_ALL.store(0, Relaxed);
 }
 
 impl Note {
     fn range(&self) -> Option<PageRange> {
         PageRange::new(self.start.load(Relaxed), self.end.load(Relaxed))
+    }
+
+    /// Says `new` if it has said `old`.
+    fn becomes(&self, old: What, new: What) -> bool {
+        let (old, new) = (old as u64, new as u64);
+        let changed = self.what.compare_exchange(old, new, SeqCst, Relaxed);
+        changed.is_ok()
+    }
+
+    fn is(&self, what: What) -> bool {
+        self.what.load(Acquire) == what as u64
     }
 }
 
@@ -89,30 +105,19 @@ impl Note {
 fn take(what: What, range: PageRange, attr: u64) {
     counters::count(Counter::Deferred);
     loop {
-        let n = COUNT.fetch_add(1, SeqCst);
+        let n = NEXT.fetch_add(1, SeqCst);
         let Some(note) = NOTED.get(n) else {
-            if matches!(what, What::Gone | What::Spoiled) {
-                ALL_SPOILED.store(true, SeqCst);
-            }
-            return everything();
+            OF_ALL.fetch_or(what.bit(), SeqCst);
+            TO_DO.fetch_or(FRESH | EVERYTHING_UNREAD, SeqCst);
+            return;
         };
-        // Somebody's who had the number before the notes were done with: theirs stays.
-        let (free, mine) = (What::Done as u64, What::Busy as u64);
-        if note
-            .what
-            .compare_exchange(free, mine, SeqCst, Relaxed)
-            .is_err()
-        {
-            continue;
-        }
-        note.start.store(range.start(), Relaxed);
-        note.end.store(range.end(), Relaxed);
-        note.attr.store(attr, Relaxed);
-        note.what.store(what as u64, Release);
-        // The notes may have been done with between the number and the words: whoever did that
-        // has seen the words, or it is seen here. Noted twice, it does no harm.
-        fence(SeqCst);
-        if COUNT.load(Relaxed) > n {
+        // Else it is not done with, since it came late.
+        if note.becomes(What::Done, What::Busy) {
+            note.start.store(range.start(), Relaxed);
+            note.end.store(range.end(), Relaxed);
+            note.attr.store(attr, Relaxed);
+            note.what.store(what as u64, Release);
+            TO_DO.fetch_or(FRESH, SeqCst);
             return;
         }
     }
@@ -121,7 +126,7 @@ fn take(what: What, range: PageRange, attr: u64) {
 /// Everything is to be read anew.
 #[cold]
 pub fn everything() {
-    OVERFLOWED.store(true, SeqCst);
+    TO_DO.fetch_or(EVERYTHING_UNREAD, SeqCst);
 }
 
 /// `range` has changed and is to be read anew.
@@ -169,132 +174,89 @@ pub fn gone(range: PageRange) {
     take(What::Gone, range, 0);
 }
 
-/// Writes the notes into the ledger. Called by the lock's holder, as the last
-/// thing before it gives it back.
+/// Writes the notes into the ledger. Called by the lock's holder, as the first thing and as the last.
 #[inline]
 pub fn apply(state: &mut State) {
-    if COUNT.load(Acquire) > APPLIED.load(Relaxed) {
+    if TO_DO.load(Acquire) & FRESH != 0 {
         apply_slowly(state);
     }
 }
 
 #[cold]
 fn apply_slowly(state: &mut State) {
-    loop {
-        let all = PageRange::new(0, EVERYTHING).filter(|_| ALL_SPOILED.swap(false, SeqCst));
-        if let Some(all) = all {
-            state.hca.spoil(all);
-        }
-        let n = APPLIED.load(Relaxed);
-        if n >= COUNT.load(Acquire) {
-            return;
-        }
-        APPLIED.store(n + 1, Relaxed);
-        let Some(note) = NOTED.get(n) else {
-            continue; // too many: everything is read anew
-        };
-        // Not before this: they may be another's until then.
-        let what = note.what.load(Acquire);
-        let word = note.attr.load(Relaxed);
-        let (range, attr) = (note.range(), Attr::unpack(word));
-        let Some(range) = range else {
-            continue;
-        };
-        // Unless somebody who works notes off was quicker, and reads the range anew.
-        let becomes = |next: What| {
-            let next = next as u64;
-            note.what
-                .compare_exchange(what, next, AcqRel, Relaxed)
-                .is_ok()
-        };
-        // Regions are taken out when the lock is free.
-        let left = match crate::registrar::hca::active() {
-            true => What::Changed,
-            false => What::Done,
-        };
-        if what == What::Gone as u64 && becomes(left) {
-            state.remove(range, |_, _| ());
-            state.hca.spoil(range);
-        } else if what == What::Spoiled as u64 && becomes(What::Changed) {
-            state.hca.spoil(range);
-        } else if what == What::Unlocked as u64 && becomes(What::Unpinned) {
-            state.unlocked(range);
-        } else if what == What::Locked as u64 {
-            // (Before the note goes: a handler looks at both.)
-            state.set_locks(range, Flags::from_bits(word as u16));
-            becomes(What::Unpinned);
-        } else if let (true, Some(attr)) = (what == What::Mapped as u64, attr) {
-            if becomes(What::Unpinned) {
-                state.insert(range, attr);
+    // A handler on top of this may note more.
+    while TO_DO.fetch_and(!FRESH, SeqCst) & FRESH != 0 {
+        apply_to_all(state);
+        for note in &NOTED {
+            if let Some(range) = note.range() {
+                apply_one(state, note, range);
             }
         }
+        TO_DO.fetch_or(UNREAD, SeqCst);
     }
 }
 
-/// What is left to do about a note that is in the ledger, or was about it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Left {
-    /// The range is to be pinned.
-    Pin,
-    /// The range is to be read from the kernel.
-    Read,
+fn apply_to_all(state: &mut State) {
+    let said = OF_ALL.swap(0, SeqCst);
+    let Some(all) = PageRange::new(0, EVERYTHING).filter(|_| said != 0) else {
+        return;
+    };
+    if said & (What::Gone.bit() | What::Spoiled.bit()) != 0 {
+        state.hca.spoil(all);
+    }
+    if said & What::Unlocked.bit() != 0 {
+        state.unlocked(all);
+    }
 }
 
-/// Whether there are any.
+fn apply_one(state: &mut State, note: &Note, range: PageRange) {
+    // Nobody else takes one before it is in the ledger. It stays until it is: a handler looks at both.
+    if note.is(What::Gone) {
+        state.remove(range, |_, _| ());
+        state.hca.spoil(range);
+    } else if note.is(What::Spoiled) {
+        state.hca.spoil(range);
+    } else if note.is(What::Unlocked) {
+        state.unlocked(range);
+    } else if note.is(What::Locked) {
+        let locks = note.attr.load(Relaxed) as u16;
+        state.set_locks(range, Flags::from_bits(locks));
+    } else if note.is(What::Mapped) {
+        if let Some(attr) = Attr::unpack(note.attr.load(Relaxed)) {
+            state.insert(range, attr);
+        }
+    } else {
+        return;
+    }
+    note.what.store(What::Changed as u64, Release);
+}
+
+/// Whether there is anything to do.
 #[inline]
 pub fn any() -> bool {
-    COUNT.load(Acquire) != 0 || OVERFLOWED.load(Acquire)
+    TO_DO.load(Acquire) != 0
 }
 
-/// How many have been taken since the last [`done_with`], those included that no place was left for.
-pub fn count() -> usize {
-    COUNT.load(SeqCst)
+/// Whether everything is to be read anew: by who is told so, and nobody else.
+pub fn is_everything_unread() -> bool {
+    TO_DO.fetch_and(!EVERYTHING_UNREAD, SeqCst) & EVERYTHING_UNREAD != 0
 }
 
-/// Whether some had no place. Who is told so reads everything anew: nobody else is told.
-pub fn have_overflowed() -> bool {
-    OVERFLOWED.load(SeqCst) && OVERFLOWED.swap(false, SeqCst)
-}
-
-/// The `n` notes that were taken are done with, if there are no more of them by now that have a
-/// place. Then they are to be worked off once more: one that got its number before and was written
-/// meanwhile was either written by who saw the new count, or it is seen then.
-pub fn done_with(n: usize) -> bool {
-    let same = |now: usize| (now.min(NOTES) == n.min(NOTES)).then_some(0);
-    if COUNT.fetch_update(SeqCst, Relaxed, same).is_err() {
-        return false;
-    }
-    APPLIED.store(0, Relaxed);
-    fence(SeqCst);
-    true
-}
-
-/// Takes the first `n` notes one by one, and has `each` do what is left to do. Called without
-/// the lock.
-pub fn work_off(n: usize, mut each: impl FnMut(PageRange, Left)) {
-    for note in NOTED.iter().take(n) {
-        let what = note.what.load(Acquire);
-        let free = what == What::Done as u64 || what == What::Busy as u64;
-        let mine = What::Busy as u64;
-        if free
-            || note
-                .what
-                .compare_exchange(what, mine, AcqRel, Relaxed)
-                .is_err()
-        {
+/// Takes the notes that are in the ledger one by one, and has `read` read their ranges. Called
+/// without the lock.
+pub fn work_off(mut read: impl FnMut(PageRange)) {
+    let n = NEXT.load(SeqCst);
+    TO_DO.fetch_and(!UNREAD, SeqCst);
+    for note in &NOTED {
+        if !note.becomes(What::Changed, What::Busy) {
             continue;
         }
         let range = note.range();
         note.what.store(What::Done as u64, Release);
-        let Some(range) = range else {
-            continue;
-        };
-        each(
-            range,
-            match what == What::Unpinned as u64 {
-                true => Left::Pin,
-                false => Left::Read,
-            },
-        );
+        if let Some(range) = range {
+            read(range);
+        }
     }
+    // Unless one was taken meanwhile.
+    let _ = NEXT.compare_exchange(n, 0, SeqCst, Relaxed);
 }

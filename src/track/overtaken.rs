@@ -4,6 +4,7 @@
 use super::lock::Guard;
 use super::turns::postpone;
 use super::work::{Finished, Ran};
+use super::{flight, notes};
 use crate::policy;
 use crate::registrar::pin;
 use crate::thread;
@@ -55,8 +56,12 @@ pub fn finish_at<T>(range: PageRange, ran: Ran<T>) -> (bool, T) {
             (false, outcome)
         }
         Finished::Unlocked(outcome, mark) => {
+            let overtaken = flight::were_we_overtaken();
+            if overtaken {
+                notes::unlocked(range);
+            }
             mark.end();
-            (false, outcome)
+            (overtaken, outcome)
         }
     }
 }

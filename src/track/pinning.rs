@@ -215,7 +215,7 @@ pub fn repin(range: PageRange) -> bool {
         let mut parts = [None; 8];
         let mut n = 0;
         let Some(guard) = lock_for(&[Some(rest)]) else {
-            notes::later(rest);
+            notes::unlocked(rest);
             return true;
         };
         let (begun, ()) = work::begin(guard, rest, |guard| {
@@ -247,22 +247,21 @@ pub fn repin(range: PageRange) -> bool {
     !refused
 }
 
-/// Whether it went well; otherwise the ledger says that it is not pinned.
+/// Whether it went well, or is noted; otherwise the ledger says that it is not pinned.
 fn repin_part(part: PageRange, attr: Attr) -> bool {
     let lazy = attr.flags.has(Flags::ONFAULT);
     let want = if lazy { Want::OnFault } else { Want::Populate };
     if let Outcome::Held = pin_part(part, attr, want) {
         return true;
     }
-    if let Some(mut guard) = lock() {
-        guard.update(part, |_, a| {
-            if a == attr {
-                policy::unsettled(a, pin::holding())
-            } else {
-                a
-            }
-        });
-    }
+    let Some(mut guard) = lock() else {
+        notes::unlocked(part);
+        return true;
+    };
+    guard.update(part, |_, a| match a == attr {
+        true => policy::unsettled(a, pin::holding()),
+        false => a,
+    });
     false
 }
 

@@ -16,7 +16,10 @@ use regall_directory::vocab::Flags;
 pub fn range(range: PageRange, repin: bool) {
     let reach = match lock() {
         Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
-        None if repin => return notes::spoiled(range),
+        None if repin => {
+            notes::spoiled(range);
+            return notes::unlocked(range);
+        }
         None => return notes::later(range),
     };
     if repin {

@@ -71,15 +71,20 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
         false => 0,
     };
     let hull = pieces.iter().flatten().copied().reduce(PageRange::hull);
-    if let (Some(hull), Some(mut guard)) = (hull, lock_for(&[hull])) {
-        flight.claim(&guard, hull);
-        let most = planted!("shmdt-one-piece", 1, REMEMBERED);
-        for piece in pieces.iter().flatten().take(most) {
-            guard.remove(*piece, |part, entry| {
+    let mut guard = hull.and_then(|hull| lock_for(&[Some(hull)]));
+    if let (Some(hull), Some(guard)) = (hull, &guard) {
+        flight.claim(guard, hull);
+    }
+    let most = planted!("shmdt-one-piece", 1, REMEMBERED);
+    for piece in pieces.iter().flatten().take(most) {
+        match &mut guard {
+            Some(guard) => guard.remove(*piece, |part, entry| {
                 taken.add(part, entry);
-            });
+            }),
+            None => deferred::gone(*piece),
         }
     }
+    drop(guard);
     for piece in pieces.iter().flatten() {
         retracting::retract(*piece);
     }
