@@ -79,10 +79,11 @@ static void shared(void)
 		return;
 	}
 	NEED(ftruncate(fd, 8 * PAGE) == 0);
-	p = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	p = mmap(anon(16) + 8 * PAGE, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
 	NEED(p != MAP_FAILED);
 	p[0] = 5;
 	advise_all("secret", p, 8);
+	advise_all("secret behind other memory", p - 8 * PAGE, 16);
 	close(fd);
 }
 

@@ -19,6 +19,7 @@
 #include <sys/shm.h>
 #include <sys/uio.h>
 #include "check.h"
+#include "faults.h"
 
 #define PAGES 48ul
 #define ARENAS 2
@@ -411,7 +412,10 @@ static void call(char *line)
 	else if (!strcmp(name, "write"))
 		for (unsigned long at = v[0]; at < v[0] + v[1]; at += PAGE)
 			(void)write_to(at);
-	else if (!strcmp(name, "look"))
+	else if (!strcmp(name, "grow")) {
+		if (pages[1][(v[0] - arenas[1]) / PAGE % PAGES].prot == '.')
+			tell("= grow: %s", could_write(v[0]) ? "yes" : "no");
+	} else if (!strcmp(name, "look"))
 		look();
 	else
 		tell("= what is %s?", line);

@@ -287,8 +287,8 @@ fn explain(range: PageRange, advice: i32, value: i64) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pins {
     None,
-    /// Every byte is mapped and nothing of it is locked by the application. `private`: it is
-    /// private anonymous memory.
+    /// Every byte is mapped and nothing of it is locked by anybody else. `private`: it is private
+    /// anonymous memory.
     OnlyOurs {
         private: bool,
     },
@@ -309,7 +309,8 @@ fn pins_in(state: &State, range: PageRange) -> Pins {
         let attr = entry.attr;
         bytes += part.len();
         private &= is_private_memory(&attr);
-        apps |= attr.flags.has(Flags::APP_LOCKED);
+        // (The kernel has locked what memfd_secret(2) has made.)
+        apps |= attr.flags.has(Flags::APP_LOCKED) || attr.kind == Kind::Special;
         ours |= policy::may_be_locked(attr, holding);
         // What could not be unlocked when it should have been may be locked still.
         ours |= forbidden && (attr.prot.is_none() || attr.pin.reason == Reason::Refused);

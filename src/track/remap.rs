@@ -142,11 +142,15 @@ impl Move {
         let tight = headroom::is_tight();
         let mut locked = lock_for(&ranges);
         let mut one = false;
-        if let Some(guard) = &locked {
+        if let Some(guard) = &mut locked {
             for range in ranges.iter().flatten() {
                 self.flight.claim(guard, *range);
             }
             let whole = self.source.is_some_and(|source| is_whole(guard, source));
+            let grown = self.source.filter(|_| !whole && pin::locks());
+            grown
+                .into_iter()
+                .for_each(|source| enter_grown(guard, source));
             let like = guard.at(frame.args[0]).filter(|_| whole && share::any());
             one = whole && !is_watched(guard, frame.args[0]);
             self.in_pieces = like
@@ -311,6 +315,25 @@ impl Move {
 fn is_whole(state: &State, source: PageRange) -> bool {
     let first = state.ledger.get(source.start());
     first.is_some_and(|entry| entry.range.end() >= source.end())
+}
+
+/// Enters what mappings that grow downwards have grown by in `source`, which no call has told: locked by the
+/// application as they are.
+#[cold]
+#[inline(never)]
+fn enter_grown(guard: &mut Guard, source: PageRange) {
+    let mut rest = Some(source);
+    while let Some(range) = rest {
+        let Some(entry) = guard.ledger.next_from(range.start()) else {
+            return;
+        };
+        rest = source.after(entry.range.end());
+        let flags = entry.attr.flags;
+        let grown = PageRange::new(range.start(), entry.range.start().min(source.end()));
+        if let (Some(grown), true) = (grown, flags.has(Flags::GROWSDOWN)) {
+            let _ = reading::read(guard, grown, flags);
+        }
+    }
 }
 
 /// Returns whether a userfaultfd may watch some of the mapping at `at`: that the kernel refuses to move, when it

@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(200);
 const GROWSDOWN: u64 = 0x100;
 
 /// Calls that concern the whole process.
-const OF_ALL: [&str; 8] = [
+const OF_ALL: [&str; 9] = [
     "fork",
     "join",
     "mlockall",
@@ -31,6 +31,7 @@ const OF_ALL: [&str; 8] = [
     "closes",
     "input",
     "brk",
+    "grow",
 ];
 
 /// Returns whether a thread can carry a call out so that no other thread's memory is concerned, and the kernel

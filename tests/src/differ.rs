@@ -207,7 +207,10 @@ fn may_differ(sequence: &[String], row: Row) -> bool {
     let divided = || takes_locks(sequence) || sequence.iter().any(|line| is_beyond(line));
     // (And a fork then maps what it shares.)
     let maps = row.share != Share::Off && limits && forks;
-    populates || maps || !locks_nothing(row) && forks && divided()
+    // (What a lock grows by is charged, beside what the shim has locked.)
+    let charged = sequence.iter().any(|line| line.starts_with("limit 0"))
+        && sequence.iter().any(|line| line.contains("grow"));
+    populates || maps || !locks_nothing(row) && (charged || forks && divided())
 }
 
 /// Returns a number of a call's, if it is that call.

@@ -110,6 +110,11 @@ impl Generator {
             lines.push(format!("write {place} {:x}", place.left() / 2));
         }
         lines.truncate(self.draw.of(&[2, 3, 4, 4]));
+        if lines.len() == 2 && self.draw.one_in(2) {
+            // MAP_LOCKED or not, and room to grow.
+            let flags = self.draw.of(&[0x122, 0x122, 0x2122]);
+            lines.push(format!("mmap b+20000 8000 3 {flags:x} 0 0"));
+        }
         lines
     }
 
@@ -162,7 +167,7 @@ impl Generator {
     }
 
     fn call(&mut self) -> String {
-        match self.draw.below(78) {
+        match self.draw.below(80) {
             0..=11 => self.mmap(),
             12..=15 => self.plain("munmap"),
             16..=27 => self.mremap(),
@@ -178,6 +183,7 @@ impl Generator {
             70..=71 => self.file(),
             72 => self.limits(),
             73 => self.draw.of(&["closes", "input"]).into(),
+            74 | 75 => format!("grow b+{:x}", PAGE * (24 + self.draw.below(8))),
             _ => self.sealed_move(),
         }
     }
@@ -488,6 +494,7 @@ fn statement(line: &str) -> String {
             "for (char *p = {0}; p < {0} + {1}; p += 4096) *p = 7;",
             v[0], v[1]
         ),
+        "grow" => format!("*{} = 7; /* if nothing is mapped there */", v[0]),
         "look" => "/* look at what is there */".into(),
         "register" => {
             format!("/* userfaultfd with UFFD_FEATURE_SIGBUS: register {all}, missing */")
