@@ -87,7 +87,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
 
 /// Leaves the limit to the application if it has locked a mapping in `range` that grows downwards: the
 /// kernel charges that for what it grows by, and answers with SIGSEGV beyond the limit.
-fn leave_room(range: PageRange) {
+pub fn leave_room(range: PageRange) {
     let binds = || pin::locks() && limits::memlock().is_some();
     if growing::leaves_room() || !grows(range) || !binds() {
         return;

@@ -4,6 +4,7 @@
 use super::description::{self, New};
 use super::flight::Flight;
 use super::headroom::{self, Charge};
+use super::locks;
 use super::settling::{settle, settle_new};
 use super::subscribers;
 use super::taken::{put_back, Taken};
@@ -85,6 +86,9 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         improve(range, flags, &mut new.attr);
     }
     enter(&flight, range, &new);
+    if new.attr.flags.has(Flags::GROWSDOWN.with(Flags::APP_LOCKED)) {
+        locks::leave_room(range);
+    }
     if behind {
         populate(range);
     }

@@ -10,7 +10,7 @@ use super::settling::{settle, settle_read};
 use super::subscribers;
 use super::taken::{find_locks, put_all_back, put_moved_back, Taken};
 use super::turns::{lock_for, postpone};
-use super::unpinning::let_go;
+use super::unpinning::{enter_grown, let_go};
 use super::{
     backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
     registering, resync, retracting, seals, State,
@@ -43,6 +43,9 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         .zip(target)
         .filter(|(from, to)| from.len() == to.len());
     if let (Some((source, target)), true) = (several, share::any()) {
+        if let Some(mut guard) = lock() {
+            enter_grown(&mut guard, source);
+        }
         if let Some(value) = backed::move_each(frame, source, target, mremap) {
             return value;
         }
@@ -148,9 +151,9 @@ impl Move {
             }
             let whole = self.source.is_some_and(|source| is_whole(guard, source));
             let grown = self.source.filter(|_| !whole && pin::locks());
-            grown
-                .into_iter()
-                .for_each(|source| enter_grown(guard, source));
+            if let Some(source) = grown {
+                enter_grown(guard, source);
+            }
             let like = guard.at(frame.args[0]).filter(|_| whole && share::any());
             one = whole && !is_watched(guard, frame.args[0]);
             self.in_pieces = like
@@ -315,25 +318,6 @@ impl Move {
 fn is_whole(state: &State, source: PageRange) -> bool {
     let first = state.ledger.get(source.start());
     first.is_some_and(|entry| entry.range.end() >= source.end())
-}
-
-/// Enters what mappings that grow downwards have grown by in `source`, which no call has told: locked by the
-/// application as they are.
-#[cold]
-#[inline(never)]
-fn enter_grown(guard: &mut Guard, source: PageRange) {
-    let mut rest = Some(source);
-    while let Some(range) = rest {
-        let Some(entry) = guard.ledger.next_from(range.start()) else {
-            return;
-        };
-        rest = source.after(entry.range.end());
-        let flags = entry.attr.flags;
-        let grown = PageRange::new(range.start(), entry.range.start().min(source.end()));
-        if let (Some(grown), true) = (grown, flags.has(Flags::GROWSDOWN)) {
-            let _ = reading::read(guard, grown, flags);
-        }
-    }
 }
 
 /// Returns whether a userfaultfd may watch some of the mapping at `at`: that the kernel refuses to move, when it

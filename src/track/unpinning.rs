@@ -1,6 +1,7 @@
 //! Letting go of what is pinned, for calls that locked memory makes fail or that are charged for it.
 
 use super::overtaken::{finish_at, may_be_late, were_any_overtaken};
+use super::reading::read;
 use super::turns::{is_some_taken, lock_alone, lock_for, postpone};
 use super::{flight, flight::Flight, lock, lock::Guard, work, State};
 use crate::base::counters;
@@ -61,7 +62,8 @@ fn let_go_by(
 /// Takes the lock when nobody is pinning or unpinning anything in `range`, nor in what is locked
 /// and unlocked together with its ends. Returns all of that, too.
 fn lock_whole(range: PageRange) -> Option<(Guard, PageRange)> {
-    let guard = lock_for(&[Some(range)])?;
+    let mut guard = lock_for(&[Some(range)])?;
+    enter_grown(&mut guard, range);
     let whole = with_rests(&guard, range);
     if whole == range {
         return Some((guard, range));
@@ -74,6 +76,24 @@ fn lock_whole(range: PageRange) -> Option<(Guard, PageRange)> {
         false => whole,
     };
     Some((guard, whole))
+}
+
+/// Enters what mappings that grow downwards have grown by in `range`, which no call has told: the kernel has locked
+/// it as they are. What is ours of that is pinned again at the end of the call.
+#[inline]
+pub fn enter_grown(guard: &mut Guard, range: PageRange) {
+    let mut rest = Some(range);
+    while let Some(part) = rest {
+        let Some(entry) = guard.ledger.next_from(part.start()) else {
+            return;
+        };
+        let (above, flags) = (entry.range, entry.attr.flags);
+        rest = range.after(above.end());
+        let grown = PageRange::new(part.start(), above.start().min(range.end()));
+        if let (Some(grown), true) = (grown, flags.has(Flags::GROWSDOWN)) {
+            postpone(read(guard, grown, flags));
+        }
+    }
 }
 
 /// `range` with the whole of what is at its ends, where that is not divided.

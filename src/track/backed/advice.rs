@@ -11,6 +11,7 @@ use crate::sys::{self, Errno, DONTNEED_LOCKED};
 use crate::track::discard::{self, GUARD_INSTALL};
 use crate::track::settling::{repin, settle};
 use crate::track::turns::lock_for;
+use crate::track::unpinning::enter_grown;
 use crate::track::{close, failed, future_flags, lock, open, retracting, seals};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
@@ -44,6 +45,9 @@ pub fn madvise(frame: &Frame) -> Option<i64> {
     let range = PageRange::from_call(addr, len)?;
     if !marks(advice as i32) && !touches(range) {
         return None;
+    }
+    if let Some(mut guard) = lock() {
+        enter_grown(&mut guard, range);
     }
     let mut from = range.start();
     let mut holes = false;
