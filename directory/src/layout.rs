@@ -330,7 +330,7 @@ macro_rules! each_call {
                 functions [("msync", [UNALIGNED, 0, NONSENSE, 0, 0, 0])], by_syscall [];
             /// fork, or clone that copies the address space
             Fork = 18 => "fork",
-                numbers [SYS_fork 0 HOOK, SYS_clone 5 CLONE, SYS_clone3 2 CLONE3],
+                numbers [SYS_fork 0 HOOK, SYS_clone 5 CLONE, SYS_clone3 2 CLONE],
                 functions [], by_syscall [];
             /// io_setup maps a ring
             IoSetup = 19 => "io_setup",

@@ -10,13 +10,11 @@ pub const NUMBERS: usize = 512;
 pub const PASS: u8 = 0;
 /// A call that goes through the hook.
 pub const HOOK: u8 = 1;
-/// clone: through the hook only if it copies the address space (no CLONE_VM).
+/// clone and clone3: through the hook of a patched site, which sends back to the site what shares the
+/// address space.
 pub const CLONE: u8 = 2;
 /// As [`HOOK`], but only in strict mode.
 pub const STRICT: u8 = 3;
-/// clone3: through the hook of a patched site, which looks at the flags in memory and sends
-/// back to the site what shares the address space.
-pub const CLONE3: u8 = 4;
 
 /// UFFDIO_REGISTER: _IOWR(0xAA, 0, struct uffdio_register).
 pub const UFFDIO_REGISTER: u64 = 0xc020_aa00;
@@ -139,7 +137,7 @@ mod tests {
             assert_eq!(found, call != Call::Userfault, "{}", call.word());
         }
         assert_eq!(CLASS[libc::SYS_clone as usize], CLONE);
-        assert_eq!(CLASS[libc::SYS_clone3 as usize], CLONE3);
+        assert_eq!(CLASS[libc::SYS_clone3 as usize], CLONE);
         assert_eq!(CLASS[libc::SYS_fork as usize], HOOK);
         assert_eq!(CLASS[libc::SYS_read as usize], PASS);
         assert_eq!(CLASS[libc::SYS_close as usize], HOOK);
@@ -157,13 +155,10 @@ mod tests {
         for nr in DESCRIPTORS {
             assert_eq!(CLASS[nr as usize], HOOK, "{nr}");
         }
-        let classes = [HOOK, CLONE, CLONE3, STRICT]
-            .map(|class| CLASS.iter().filter(|c| **c == class).count());
+        let classes =
+            [HOOK, CLONE, STRICT].map(|class| CLASS.iter().filter(|c| **c == class).count());
         let rows = |class| ROWS.iter().filter(|row| row.class == class).count();
-        assert_eq!(
-            classes,
-            [rows(HOOK) + DESCRIPTORS.len(), 1, 1, rows(STRICT)]
-        );
+        assert_eq!(classes, [rows(HOOK) + DESCRIPTORS.len(), 2, rows(STRICT)]);
         assert_eq!(arguments(libc::SYS_vfork as u64), 0);
         assert_eq!(arguments(libc::SYS_ioctl as u64), 3);
         assert_eq!(arguments(libc::SYS_read as u64), 6);

@@ -30,9 +30,6 @@ pub const BREAKPOINT: u8 = 0xcc;
 /// Entries of a zone's table of numbers.
 pub const TABLE_BYTES: usize = numbers::NUMBERS;
 
-/// clone's flag with which the child has its parent's memory: CLONE_VM.
-const CLONE_SHARES: u32 = 0x0000_0100;
-
 /// What a trampoline does with a number; also the values in a zone's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -41,8 +38,6 @@ pub enum Kind {
     Pass = 0,
     /// Into the hook.
     Hook = 1,
-    /// Into the hook if it copies the address space.
-    Clone = 2,
     /// Into the hook if it is UFFDIO_REGISTER, or RDMA_VERBS_IOCTL if that is asked for.
     Ioctl = 3,
     /// Decides by the call's number, from the zone's table.
@@ -53,9 +48,8 @@ pub enum Kind {
 pub fn kind_of(nr: u32, config: Config) -> Kind {
     let class = CLASS.get(nr as usize).copied().unwrap_or(numbers::PASS);
     match class {
-        numbers::HOOK | numbers::CLONE3 => Kind::Hook,
+        numbers::HOOK | numbers::CLONE => Kind::Hook,
         numbers::STRICT if config.strict => Kind::Hook,
-        numbers::CLONE => Kind::Clone,
         _ if config.ioctl && i64::from(nr) == libc::SYS_ioctl => Kind::Ioctl,
         _ => Kind::Pass,
     }
@@ -221,7 +215,6 @@ impl Plan {
         match self.kind {
             Kind::Pass => return None,
             Kind::Hook => (),
-            Kind::Clone => clone_check(&mut code, &mut back)?,
             Kind::Ioctl => ioctl_check(&mut code, &mut back, self.verbs)?,
             Kind::Any => any_check(&mut code, &mut back, zone, self.verbs)?,
         }
@@ -378,13 +371,6 @@ const JE: u8 = 0x74;
 const JNE: u8 = 0x75;
 const JRCXZ: u8 = 0xe3;
 
-/// clone goes on only where the child's memory is its own.
-fn clone_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<()> {
-    code.put(&[0xf7, 0xc7])?; // test edi, CLONE_SHARES
-    code.put(&CLONE_SHARES.to_le_bytes())?;
-    back.add(code, JNE)
-}
-
 /// ioctl goes on only with UFFDIO_REGISTER and, if `verbs`, RDMA_VERBS_IOCTL.
 fn ioctl_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack, verbs: bool) -> Option<()> {
     let known = match verbs {
@@ -419,15 +405,10 @@ fn any_check<const N: usize>(
     code.put_distance(zone.table)?;
     code.put(&[0x41, 0x0f, 0xb6, 0x0c, 0x0b])?; // movzx ecx, byte ptr [r11 + rcx]
     back.add(code, JRCXZ)?;
-    code.put(&[0x83, 0xf9, Kind::Clone as u8])?; // cmp ecx, Clone
+    code.put(&[0x83, 0xf9, Kind::Ioctl as u8])?; // cmp ecx, Ioctl
     let hook = code.short(JB)?;
-    let clone = code.short(JE)?;
     ioctl_check(code, back, verbs)?;
-    let checked = code.short(JE)?;
-    code.land(clone)?;
-    clone_check(code, back)?;
     code.land(hook)?;
-    code.land(checked)?;
     code.put(&[0x89, 0xc0]) // mov eax, eax
 }
 

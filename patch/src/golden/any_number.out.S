@@ -26,14 +26,9 @@ trampoline:
     lea r11, [rip + table]
     movzx ecx, byte ptr [r11 + rcx]
     jrcxz back
-    cmp ecx, 2
+    cmp ecx, 3
     jb hook
-    je clone
     cmp esi, 0xc020aa00
-    jne back
-    je hook
-clone:
-    test edi, 0x100
     jne back
 hook:
     mov eax, eax

@@ -26,18 +26,13 @@ trampoline:
     lea r11, [rip + table]
     movzx ecx, byte ptr [r11 + rcx]
     jrcxz back
-    cmp ecx, 2
+    cmp ecx, 3
     jb hook
-    je clone
     cmp esi, 0xc0181b01
     je known
     cmp esi, 0xc020aa00
     jne back
 known:
-    je hook
-clone:
-    test edi, 0x100
-    jne back
 hook:
     mov eax, eax
 tail:

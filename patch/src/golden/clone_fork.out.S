@@ -16,16 +16,12 @@ slot:
     .skip 75 - (tail - trampoline)
 trampoline:
     mov eax, 56
-    test edi, 0x100
-    jne back
 tail:
     lea rsp, [rsp - 128]
     push [rip + resume]
     call [rip + call_slot]
     lea rsp, [rsp + 136]
     {disp32} jmp behind
-back:
-    {disp32} jmp site
     .org 0x1400 + 120, 0xcc
 resume:
     .quad 0x10000 + behind - start

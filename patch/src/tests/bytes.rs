@@ -89,7 +89,7 @@ fn what_is_left_alone() {
         }
         let only_then = if strict { Kind::Hook } else { Kind::Pass };
         assert_eq!(kind_of(libc::SYS_rt_sigaction as u32, config), only_then);
-        assert_eq!(kind_of(libc::SYS_clone as u32, config), Kind::Clone);
+        assert_eq!(kind_of(libc::SYS_clone as u32, config), Kind::Hook);
         assert_eq!(kind_of(libc::SYS_clone3 as u32, config), Kind::Hook);
     }
 }

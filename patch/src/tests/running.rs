@@ -69,9 +69,6 @@ fn a_site_of_any_number_lets_others_through() {
     assert_eq!(number(5 << 32 | libc::SYS_munmap as u64, 7), 4711);
     assert_eq!(arrivals(), before + 2);
     assert_eq!(ARRIVED[0].load(Ordering::Relaxed), 11);
-    // clone with CLONE_VM | CLONE_THREAD and a stack: the kernel's EINVAL.
-    assert_eq!(number(libc::SYS_clone as u64, 0x10100), -22);
-    assert_eq!(arrivals(), before + 2);
     drop_page(range);
 }
 
@@ -152,22 +149,6 @@ fn data_is_left_alone() {
     assert_eq!((report.patched, report.refused), (1, 0), "{report:x?}");
     // SAFETY: the page is mapped.
     assert_eq!(unsafe { *(at as *const [u8; 8]) }, data);
-    drop_page(range);
-}
-
-#[test]
-fn clone_goes_to_the_hook_only_with_memory_of_its_own() {
-    let _turn = with_test_entry();
-    let range = page(&caller(&mov_eax(56)));
-    assert_eq!(scan_page(range).patched, 1);
-    let before = arrivals();
-    assert_eq!(call(range, [17, 0, 0, 0, 0, 0]), 4711);
-    // CLONE_VFORK, and a stack.
-    assert_eq!(call(range, [0x4011, 4096, 0, 0, 0, 0]), 4711);
-    assert_eq!(arrivals(), before + 2);
-    // CLONE_VM | CLONE_THREAD without CLONE_SIGHAND is EINVAL of the kernel's.
-    assert_eq!(call(range, [0x10100, 0, 0, 0, 0, 0]), -22);
-    assert_eq!(arrivals(), before + 2);
     drop_page(range);
 }
 
