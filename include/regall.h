@@ -98,8 +98,8 @@ int regall_register_all(void *pd);
 
 /* Registers all of addr..addr+len in the protection domain `pd`, and fills `out` in as
  * regall_lookup does then. With REGALL_PIN=auto large memory is registered when it is asked
- * for or has been touched, shared memory and thread stacks when they are asked for, and not
- * before. This asks for it, as ibv_reg_mr does, and nothing has to be deregistered. Keys are 0
+ * for or has been touched, shared memory, thread stacks and memory that can't be written when
+ * they are asked for, and not before. This asks for it, as ibv_reg_mr does, and nothing has to be deregistered. Keys are 0
  * where no one memory region can hold all of the bytes (more than 2 GiB, memory of files with
  * REGALL_PIN=auto, memory of several kinds, or a part of them is in a region whose keys were
  * looked up, which is not replaced by a larger one). Not for signal handlers.

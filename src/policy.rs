@@ -154,9 +154,9 @@ pub const fn is_of_others(attr: Attr) -> bool {
 }
 
 /// Returns whether REGALL_PIN=auto registers memory that says `attr` exactly as it is asked for,
-/// when it is: programs seldom send from it.
+/// when it is: programs seldom send from it. What can't be written is never lent.
 pub const fn is_on_request(attr: Attr) -> bool {
-    is_of_others(attr) || matches!(attr.kind, Kind::ThreadStack)
+    is_of_others(attr) || matches!(attr.kind, Kind::ThreadStack) || !attr.prot.writable()
 }
 
 /// What a domain is to do with `len` bytes. `on_demand`: it pins nothing, and faults pages

@@ -149,7 +149,7 @@ static void meanwhile(void)
 		NEED(anon_at(large + at, 1) == large + at);
 		memset(large + at, 'n', PAGE);
 		NEED(munmap(large + at + STEP / 2, PAGE) == 0);
-		NEED(mprotect(large + at + STEP, PAGE, PROT_READ) == 0);
+		NEED(mprotect(large + at + STEP + PAGE, PAGE, PROT_READ) == 0);
 	}
 	NEED(pthread_create(&thread, NULL, maps, NULL) == 0);
 	in_child("fork", in_a_child, NULL);

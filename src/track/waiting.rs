@@ -1,7 +1,7 @@
 //! What a domain leaves alone until it is asked for or touched (REGALL_PIN=auto).
 //!
-//! Memory of files, shared memory and threads' stacks are `on-request`: programs seldom send from
-//! them, and others may change them unseen. They are registered exactly as they are asked for, by
+//! Memory of files, shared memory, threads' stacks and what can't be written are `on-request`: programs
+//! seldom send from them, and others may change them unseen. They are registered exactly as they are asked for, by
 //! the program itself; the C interface has shared memory registered so, too.
 //!
 //! For private memory: registering makes it resident, and a program that fits without the shim has
