@@ -47,6 +47,13 @@ pub fn bound() -> bool {
     BOUND.load(Relaxed)
 }
 
+/// Whether there is a limit still, if [`memlock`] has said last that there was one. Where there was none
+/// it is not asked: the program's calls that bring one are seen, and what others set shows when the
+/// kernel refuses something.
+pub fn still_binds() -> bool {
+    bound() && memlock().is_some()
+}
+
 static BOUND: AtomicBool = AtomicBool::new(false);
 
 /// As [`memlock`], with nothing remembered.

@@ -14,13 +14,31 @@ pub const NESTED: usize = 4;
 /// and takes the time-stamp counter away.
 pub const STRICT: u64 = u64::MAX;
 
+/// A descriptor that several requests of a thread's go by.
+#[derive(Clone, Copy)]
+pub struct Kept {
+    /// The number of the open file; 0: there is none.
+    pub file: u32,
+    /// The descriptor.
+    pub fd: i32,
+    /// Its place among those of ours, and 1; 0: it is the program's.
+    pub place: u32,
+}
+
+impl Kept {
+    /// There is none.
+    pub const NONE: Self = Self {
+        file: 0,
+        fd: 0,
+        place: 0,
+    };
+}
+
 /// One thread's block.
 #[repr(C)]
 pub struct Thread {
     /// Thread id; 0: not asked yet.
     tid: Cell<u32>,
-    /// Where to look first for a free place in the in-flight table.
-    pub flight_hint: Cell<u32>,
     /// Open flights: place in the in-flight table + 1, oldest first; 0: none.
     pub flights: [Cell<u32>; NESTED],
     /// Where on its stack each of them came in; of those that are not open, anything.
@@ -64,6 +82,18 @@ pub struct Thread {
     /// Which of the program's seccomp filters may be over this thread ([`filter`]); 0: not asked
     /// yet.
     pub filters: Cell<u64>,
+    /// Whether it is the shim's own.
+    pub ours: Cell<bool>,
+    /// How many times in which handlers are held back lie in each other ([`crate::track::quiet`]).
+    pub quiet: Cell<u32>,
+    /// Whether the outermost is around a call of the program's.
+    pub across: Cell<bool>,
+    /// Whether signals are held back for it, and the mask of before.
+    pub held: Cell<bool>,
+    /// See `held`.
+    pub mask: Cell<u64>,
+    /// The descriptor of an adapter's file that requests go by meanwhile.
+    pub way: Cell<Kept>,
     /// The look-up's memory.
     pub hint: Hint,
 }
@@ -139,6 +169,7 @@ impl Thread {
         self.owes_audit.set(false);
         self.postponed.set((0, 0));
         self.overtaken.set(false);
+        self.way.set(Kept::NONE);
         self.strict.set(false);
         self.dispatch.set(0);
         self.sigsys_pending.set(false);

@@ -13,6 +13,7 @@ use crate::base::phase;
 use crate::sys::file;
 use crate::sys::process::{first_thread_has_ended, Stat};
 use crate::sys::{self, check, time, Errno, Result, Undisturbed};
+use crate::thread;
 use crate::track;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -224,6 +225,7 @@ impl Thread {
 
     /// The thread's life, on the thread.
     pub fn live(&self) -> ! {
+        thread::current().ours.set(true);
         // What the program's threads bring for themselves from here on is not over this one.
         track::filters::begin_thread();
         sys::process::name_thread(self.name);

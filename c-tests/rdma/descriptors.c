@@ -66,6 +66,47 @@ static void replaced(void)
 	close(kept);
 }
 
+/* dup2 by the old gate, where nobody looks. */
+static void dup2_unseen(int from, int to)
+{
+	long result;
+	__asm__ volatile("int $0x80" : "=a"(result) : "a"(63L), "b"((long)from), "c"((long)to) : "memory");
+	NEED(result == to);
+}
+
+/* Has the shim register all memory in a protection domain. */
+static void pay_by_ioctl(int fd, uint32_t pd)
+{
+	for (int i = 0; i < 200; i++) {
+		struct asked a;
+		NEED(raw_reg(fd, &a, pd, p, PAGE, ALL) == 0 && raw_destroy(fd, a.out.mr_handle) == 0);
+	}
+}
+
+/* What is mapped while another adapter has the number is not registered there, nor what is unmapped
+ * forgotten. */
+static void replaced_unseen(void)
+{
+	int one, other;
+	uint32_t pd;
+	open_both(&one, &other, &pd);
+	pay_by_ioctl(one, pd);
+	pay_by_ioctl(other, pd);
+	char *before = anon_at(p + 128 * PAGE, 4);
+	int kept = dup(one);
+	dup2_unseen(other, one);
+	char *meanwhile = anon_at(p + 256 * PAGE, 4);
+	NEED(munmap(before, 4 * PAGE) == 0);
+	dup2_unseen(kept, one);
+	NEED(munmap(meanwhile, 4 * PAGE) == 0);
+	tell_whose("again", one, pd, kept);
+	int first = raw_dealloc(one, pd);
+	say("unseen, dealloc: %d %d", first, raw_dealloc(other, pd));
+	close(one);
+	close(other);
+	close(kept);
+}
+
 static struct {
 	int one, other;
 	uint32_t pd;
@@ -247,6 +288,49 @@ static void of_the_same_device(void)
 	tell_left("closed");
 }
 
+static volatile int over;
+
+static void *map_all_the_time(void *arg)
+{
+	while (!over) {
+		char *m = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		NEED(m != MAP_FAILED);
+		m[0] = 1;
+		NEED(munmap(m, 4 * PAGE) == 0);
+	}
+	return arg;
+}
+
+/* A number at which the shim may have a descriptor for a moment becomes one of the program's. */
+static void taken_by_another_thread(void)
+{
+	enum { THREADS = 3, ROUNDS = 4000, LOOKS = 20 };
+	pthread_t t[THREADS];
+	struct stat mine, now;
+	int fd = open("/proc/self/exe", O_RDONLY), closed = 0, others = 0;
+	NEED(fd >= 0 && fstat(fd, &mine) == 0);
+	pay(r.pd, ALL);
+	over = 0;
+	for (int i = 0; i < THREADS; i++)
+		NEED(pthread_create(&t[i], NULL, map_all_the_time, NULL) == 0);
+	for (int n = 0; n < ROUNDS; n++) {
+		int at = 960 + n % 4;
+		NEED(dup2(fd, at) == at);
+		for (int i = 0; i < LOOKS; i++) {
+			int error = fstat(at, &now);
+			closed += error != 0;
+			others += error == 0 && now.st_ino != mine.st_ino;
+			sched_yield();
+		}
+		close(at);
+	}
+	over = 1;
+	for (int i = 0; i < THREADS; i++)
+		NEED(pthread_join(t[i], NULL) == 0);
+	close(fd);
+	say("taken by another thread: closed: %s, another file: %s", closed ? "yes" : "never", others ? "yes" : "never");
+}
+
 /* What was asked for stays as long as a child has the file, and no longer. So does what the shim has
  * registered, if the program closes its own descriptor without another word: docs/limits.md. */
 static void held_by_a_child(void)
@@ -342,6 +426,7 @@ int main(int argc, char **argv)
 	second = open_device(ADAPTER("1"));
 	NEED(second);
 	replaced();
+	replaced_unseen();
 	deallocated();
 	closed();
 	closed_by_a_daemon();
@@ -350,6 +435,7 @@ int main(int argc, char **argv)
 	held_by_a_child();
 	in_flight();
 	closed_by_its_function();
+	taken_by_another_thread();
 	/* Last: its contexts may stay. */
 	with_two_tables();
 	say("end");

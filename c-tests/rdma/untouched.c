@@ -185,6 +185,25 @@ static void text_leaves_room(void)
 	fclose(file);
 }
 
+/* What can't be written is registered for who asks for it by the C interface, and for nobody else. */
+static void not_to_be_written(char *p)
+{
+	int (*ask)(void *, const void *, size_t, struct regall_range *) =
+		(int (*)(void *, const void *, size_t, struct regall_range *))dlsym(RTLD_DEFAULT, "regall_register");
+	struct regall_range range = { 0 };
+	char *middle = p + 4 * PAGE;
+	memset(p, 'r', 16 * PAGE);
+	NEED(mprotect(middle, 4 * PAGE, PROT_READ) == 0);
+	if (shimmed()) {
+		PROMISE(held(p, 4 * PAGE) && !held(middle, PAGE) && held(p + 8 * PAGE, 8 * PAGE));
+		PROMISE(ask && ask(r.pd, middle, 4 * PAGE, &range) == 0 && range.lkey != 0);
+	}
+	NEED(mprotect(middle, 4 * PAGE, PROT_READ | PROT_WRITE) == 0);
+	if (shimmed())
+		PROMISE(each_held(p, 16 * PAGE));
+	works("written again", p, 16 * PAGE);
+}
+
 int main(void)
 {
 	r = rig();
@@ -226,6 +245,7 @@ int main(void)
 	char *small = island(16);
 	if (shimmed())
 		PROMISE(held(small, 16 * PAGE));
+	not_to_be_written(small);
 
 	sparse();
 	if (shimmed()) {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// Threads at the most: loom's own limit.
 const THREADS: usize = 4;
 /// Bytes of each thread's own block.
-pub const TLS_BYTES: usize = 1088;
+pub const TLS_BYTES: usize = 1152;
 
 loom::thread_local! {
     static NUMBER: Cell<usize> = Cell::new(0);

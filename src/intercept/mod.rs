@@ -128,7 +128,12 @@ pub fn event(frame: &mut Frame) -> i64 {
     let Some(call) = call else {
         return match thread.selftest.get() {
             thread::STRICT => track::real(frame),
-            _ => lasting::around(frame, track::real, sys::has_the_process_files),
+            _ => {
+                track::descriptors::changes(frame);
+                track::hands::around(frame, |frame| {
+                    lasting::around(frame, track::real, sys::has_the_process_files)
+                })
+            }
         };
     };
     if thread.selftest.get() != 0 {
@@ -222,6 +227,8 @@ pub fn take_note(report: &patch::Report) {
         }
     }
     if report.refused > 0 {
+        // Nobody sees what is called there.
+        track::descriptors::share();
         log::info!(
             "{} system-call sites can't be patched; the first is at {:#x}",
             report.refused,

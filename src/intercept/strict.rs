@@ -326,7 +326,7 @@ fn can_be_made_here(frame: &Frame) -> bool {
         libc::SYS_clone | libc::SYS_clone3 => match Asked::of(frame) {
             Asked::Own(birth) => birth.tls.is_none(),
             Asked::Refused => true,
-            Asked::Shared | Asked::Unknown => false,
+            Asked::Shared { .. } | Asked::Unknown => false,
         },
         _ => true,
     }

@@ -4,6 +4,7 @@
 //! gets there is nothing of the hook's. One with memory of its own is made in the hook, on a
 //! copy of this stack, whatever stack it asks for; when it is ready it leaves for that.
 
+use super::descriptors;
 use crate::arch::{self, Frame, Landing};
 use crate::patch::trampoline::{site_of_end, END_BYTES, LEFT_BYTES};
 use crate::sys::{self, Errno};
@@ -29,7 +30,10 @@ pub enum Asked {
     /// A process with memory of its own.
     Own(Birth),
     /// A thread, or a process that has its parent's memory.
-    Shared,
+    Shared {
+        /// It has a table of descriptors of its own, and its parent waits until it has ended or execs.
+        apart: bool,
+    },
     /// What only the kernel knows: arguments from its future.
     Unknown,
     /// Nothing that the kernel gives: the call is as good as any other.
@@ -53,8 +57,23 @@ pub struct Birth {
 }
 
 impl Asked {
-    /// What `frame` asks for, which is one of fork, clone and clone3.
+    /// What `frame` asks for, which is one of fork, clone and clone3. Notes who may have this process's
+    /// table of descriptors then.
     pub fn of(frame: &Frame) -> Self {
+        let asked = Self::of_call(frame);
+        let shares = match asked {
+            Self::Own(birth) => birth.files,
+            Self::Shared { apart } => !apart,
+            Self::Unknown => true,
+            Self::Refused => false,
+        };
+        if shares {
+            descriptors::share();
+        }
+        asked
+    }
+
+    fn of_call(frame: &Frame) -> Self {
         match frame.nr as libc::c_long {
             libc::SYS_clone => Self::of_clone(frame),
             libc::SYS_clone3 => Self::of_clone3(frame),
@@ -66,7 +85,7 @@ impl Asked {
         // The kernel takes the lower half.
         let [flags, stack, _, _, tls, _] = frame.args;
         if flags & libc::CLONE_VM as u64 != 0 {
-            return Self::Shared;
+            return Self::shared(flags);
         }
         let mut birth = Birth::new(*frame, flags, tls);
         birth.stack = stack;
@@ -75,6 +94,12 @@ impl Asked {
             birth.frame.args[0] &= !(libc::CLONE_SETTLS as u64);
         }
         Self::Own(birth)
+    }
+
+    fn shared(flags: u64) -> Self {
+        let vfork = libc::CLONE_VFORK as u64;
+        let apart = flags & (vfork | libc::CLONE_FILES as u64) == vfork;
+        Self::Shared { apart }
     }
 
     fn of_clone3(frame: &Frame) -> Self {
@@ -95,7 +120,7 @@ impl Asked {
         // what they come from, which is a page at the most.
         unsafe { core::ptr::copy_nonoverlapping(at as *const u8, to, known) };
         if words[FLAGS] & libc::CLONE_VM as u64 != 0 {
-            return Self::Shared;
+            return Self::shared(words[FLAGS]);
         }
         if bytes > KNOWN_BYTES {
             return Self::Unknown;
@@ -223,7 +248,29 @@ mod tests {
         birth.call(|f| assert_eq!(f.args, [libc::CLONE_PARENT as u64 | 17, 0, 3, 4, 5, 0]));
         assert!(birth.moves() && !own(clone(17, 0)).moves());
         assert!(own(clone(libc::CLONE_VFORK, 0)).vfork);
-        assert!(matches!(clone(libc::CLONE_VM, 4096), Asked::Shared));
+        assert!(matches!(clone(libc::CLONE_VM, 4096), Asked::Shared { .. }));
+    }
+
+    /// Who makes a thread shares its table; who makes a process does not, unless that is asked for.
+    #[test]
+    fn who_may_have_the_table_of_descriptors_is_noted() {
+        use libc::{CLONE_FILES, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
+        for (flags, shares) in [
+            (17, false),
+            (CLONE_VM | CLONE_VFORK, false),
+            (CLONE_FILES, true),
+            (CLONE_VM | CLONE_VFORK | CLONE_FILES, true),
+            (CLONE_VM | CLONE_THREAD | CLONE_FILES, true),
+            // It shares what is remembered of numbers.
+            (CLONE_VM, true),
+        ] {
+            descriptors::child(false);
+            clone(flags, 4096);
+            assert_eq!(descriptors::are_shared(), shares, "{flags:#x}");
+            descriptors::child(false);
+            clone3(&[flags as u64, 0, 0, 0, 17, 0, 0, 0], 64);
+            assert_eq!(descriptors::are_shared(), shares, "{flags:#x}");
+        }
     }
 
     #[test]
@@ -245,7 +292,7 @@ mod tests {
         let half = [0, 0, 0, 0, 17, 0, 512, 0];
         assert!(matches!(clone3(&half, 64), Asked::Refused));
         let shared = [libc::CLONE_VM as u64, 0, 0, 0, 0, 0, 0, 0];
-        assert!(matches!(clone3(&shared, 64), Asked::Shared));
+        assert!(matches!(clone3(&shared, 64), Asked::Shared { .. }));
         let nowhere = Frame {
             nr: libc::SYS_clone3 as u64,
             args: [8, 88, 0, 0, 0, 0],

@@ -328,7 +328,7 @@ fn spans(state: &State, domain: &Domain, record: &Record, job: &Job) -> bool {
         }
         _ => record.growth.is_proven() && kept <= state.total / KEPT,
     };
-    wanted && limits::memlock().is_none()
+    wanted && !limits::still_binds()
 }
 
 /// Whether the memory from `addr` on is what the heap before it has grown by.

@@ -83,9 +83,7 @@ const GONE: [i32; 3] = [libc::ENOENT, libc::ENODEV, libc::EIO];
 
 /// Asks the kernel once. Errors: the kernel's; EBADF: this thread has no descriptor of the device.
 fn ask(it: &Deregistration) -> Result<()> {
-    reaching::reach_undisturbed(&it.device)?
-        .channel()
-        .dereg_mr(it.handle)
+    reaching::reach(&it.device)?.channel().dereg_mr(it.handle)
 }
 
 /// Has the kernel forget a region. Called without the lock.

@@ -3,6 +3,7 @@
 //! pages.
 
 use super::flight::Flight;
+use super::quiet::Across;
 use super::settling::{repin, settle};
 use super::turns::{lock_for, wait_for_what_is_taken, Taken};
 use super::unpinning::{call_unpinned, let_go};
@@ -97,7 +98,9 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     };
     flight.claim(&guard, range);
     let pins = pins_in(&guard, range);
+    let registered = other_pages && retracting::concerns(&guard, range);
     drop(guard);
+    let across = registered.then(Across::begin);
     if other_pages {
         retracting::refresh(range);
     }
@@ -105,6 +108,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     if other_pages {
         settle(range);
     }
+    drop(across);
     if log::log_enabled!(log::Level::Trace) {
         explain(range, advice, value);
     }

@@ -4,9 +4,9 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing, hands,
-    inherited, kept, lock, open, owed, progress, real, registering, subscribers, tags, taken,
-    whole, State, APP_FUTURE, USER_END,
+    anew, aside, backed, budget, deferred, descriptors, files, filters, flight, give_up, growing,
+    hands, inherited, kept, lock, open, owed, progress, real, registering, subscribers, tags,
+    taken, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
@@ -98,7 +98,7 @@ pub fn begins_at_last() -> bool {
 pub fn fork(frame: &mut Frame) -> i64 {
     let birth = match Asked::of(frame) {
         Asked::Own(birth) => birth,
-        Asked::Shared => return at_its_site(frame),
+        Asked::Shared { .. } => return at_its_site(frame),
         Asked::Unknown => {
             pairs::share();
             backed::stop_sharing();
@@ -235,6 +235,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     let later = SHARING_LATER.swap(false, Relaxed);
     let shared = sharing || late && later;
     file::inherited_are_shared(shared);
+    descriptors::child(shared);
     lasting::child(!shared && (!late || sys::is_alone()));
     counters::use_header(core::ptr::null_mut());
     crate::share::child_begins();

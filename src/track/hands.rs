@@ -3,7 +3,12 @@
 //! has a place, and while a process forks none comes or goes: the kernel copies the descriptors and the
 //! memory one after the other.
 
+use super::quiet::Quiet;
+use super::tags;
+use crate::arch::Frame;
+use crate::registrar::hca::files::FileId;
 use crate::sys::{self, file, Errno, Result};
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 
 /// How many there may be at a time.
@@ -20,9 +25,14 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// How many threads wait for that to end.
 static WAIT: AtomicU32 = AtomicU32::new(0);
 
+/// None of them has had a lower number; i32::MAX: there was none.
+static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
+
 /// A descriptor of ours, which is closed in the end.
 pub struct Held {
     fd: i32,
+    /// Which file it is, once that is known.
+    file: FileId,
     place: &'static AtomicI32,
 }
 
@@ -75,9 +85,15 @@ pub fn duplicate(fd: i32) -> Result<Held> {
     let mut free = PLACES.iter().filter(|place| place.load(SeqCst) == FREE);
     let place = free.find(|place| begin_change(place, FREE));
     let place = place.ok_or(Errno::MFILE)?;
+    LOWEST.fetch_min(file::FROM_HERE, SeqCst);
     let own = file::duplicate_for_a_moment(fd);
+    LOWEST.fetch_min(own.unwrap_or(i32::MAX), SeqCst);
     place.store(own.unwrap_or(FREE), SeqCst);
-    Ok(Held { fd: own?, place })
+    Ok(Held {
+        fd: own?,
+        file: FileId::NONE,
+        place,
+    })
 }
 
 impl Held {
@@ -85,13 +101,34 @@ impl Held {
     pub const fn fd(&self) -> i32 {
         self.fd
     }
+
+    /// It is `file`.
+    pub fn is(&mut self, file: FileId) {
+        self.file = file;
+    }
+
+    /// Leaves it open. The number of its place, for [`Held::again`].
+    pub fn leave(self) -> u32 {
+        let held = core::mem::ManuallyDrop::new(self);
+        let at = |place: &AtomicI32| core::ptr::eq(place, held.place);
+        PLACES.iter().position(at).unwrap_or(MANY) as u32
+    }
+
+    /// What was left open as `fd`, which is `file`, in place number `n`.
+    pub fn again(fd: i32, file: FileId, n: u32) -> Option<Self> {
+        let place = PLACES.get(n as usize)?;
+        Some(Self { fd, file, place })
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         // In a child that a signal handler has made just now it is closed.
         if begin_change(self.place, self.fd) {
-            file::close(self.fd);
+            // The program may have put another file there.
+            if self.file == FileId::NONE || !tags::is_another(self.fd, self.file) {
+                file::close(self.fd);
+            }
             self.place.store(FREE, SeqCst);
         }
     }
@@ -138,6 +175,64 @@ impl Drop for Still {
         // A child has begun anew.
         let _ = FORKS.fetch_update(SeqCst, SeqCst, |forks| forks.checked_sub(1));
     }
+}
+
+const BADF: i64 = -(Errno::BADF.0 as i64);
+
+/// Makes a call of the program's about descriptors by `make`. To the program there are none of ours, so
+/// closing one is EBADF, and what replaces one, or closes many, waits until it is not needed any more.
+#[inline]
+pub fn around(frame: &Frame, make: impl Fn(&Frame) -> i64) -> i64 {
+    let [first, second, ..] = frame.args.map(|word| word as u32);
+    let (from, to) = match frame.nr as i64 {
+        libc::SYS_close => (first, first),
+        libc::SYS_dup2 | libc::SYS_dup3 => (second, second),
+        libc::SYS_close_range => (first, second),
+        _ => return make(frame),
+    };
+    let lowest = LOWEST.load(SeqCst);
+    match lowest != i32::MAX && to >= lowest as u32 {
+        true => around_ours(frame, from..=to, make),
+        false => make(frame),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn around_ours(frame: &Frame, numbers: RangeInclusive<u32>, make: impl Fn(&Frame) -> i64) -> i64 {
+    let is = |fd: i32| fd >= 0 && numbers.contains(&(fd as u32));
+    let any = || PLACES.iter().any(|place| is(place.load(SeqCst)));
+    let closes = frame.nr as i64 == libc::SYS_close;
+    // Who has a table of its own has at most copies there.
+    let theirs = || !sys::is_memory_owner() || !sys::has_the_process_files();
+    if closes && !any() || theirs() {
+        return make(frame);
+    }
+    if closes {
+        return BADF;
+    }
+    for _ in 0..TRIES {
+        // A handler would wait for this.
+        let quiet = Quiet::begin();
+        let still = Still::begin();
+        if !any() {
+            let value = make(frame);
+            drop(still);
+            drop(quiet);
+            return value;
+        }
+        drop(still);
+        drop(quiet);
+        sys::nap(MOMENT);
+    }
+    // Whoever has it was stopped, or left: it does not close it any more.
+    for place in &PLACES {
+        let fd = place.load(SeqCst);
+        if is(fd) {
+            let _ = place.compare_exchange(fd, FREE, SeqCst, SeqCst);
+        }
+    }
+    make(frame)
 }
 
 /// In a child of fork: closes those that are `parents`.

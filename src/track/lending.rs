@@ -323,7 +323,7 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: Access) -> Option<Loan> 
 }
 
 fn register(device: &Device, at: u64, len: u64, access: Access) -> Result<Mr> {
-    let reached = reaching::reach_undisturbed(device)?;
+    let reached = reaching::reach(device)?;
     reached.channel().reg_mr(device.pd, at, len, access)
 }
 

@@ -26,6 +26,9 @@ pub fn around(make: impl FnOnce() -> i64) -> i64 {
     if !growing::change_begins() {
         let value = make();
         growing::change_ends();
+        if sys::is_memory_owner() {
+            limits::memlock_now(); // for [`limits::bound`]
+        }
         return value;
     }
     unlock();

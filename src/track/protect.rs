@@ -3,6 +3,7 @@
 
 use super::headroom;
 use super::lock::Guard;
+use super::quiet::Across;
 use super::settling::settle;
 use super::subscribers;
 use super::turns::lock_for;
@@ -48,10 +49,12 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     };
     flight.claim(&guard, range);
     let seen = Seen::of(&mut guard, range, prot);
+    let registered = seen.other_rights && retracting::concerns(&guard, range);
     drop(guard);
     if seen.opened != 0 && over_budget(seen.opened) {
         return NOMEM;
     }
+    let across = registered.then(Across::begin);
     if seen.change == Change::LetsGo {
         let_go(range);
     }
@@ -84,6 +87,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     } else if seen.pending {
         settle(range);
     }
+    drop(across);
     if planted!("mprotect-new-code", false, is_code(prot)) {
         let shared = lock()
             .and_then(|g| g.at(range.start()))

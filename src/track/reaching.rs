@@ -1,26 +1,29 @@
 //! The way to a device's open file. The shim keeps no descriptor of its own there: when the program
-//! closes its last one, the kernel gives back all that was registered, at once. Each call to the
-//! kernel goes by a descriptor that is made for it, of the number where the file was seen last; its
-//! tag says whether it is that file still ([`tags`]). If it is another one, the file is looked for
-//! among all descriptors.
+//! closes its last one, the kernel gives back all that was registered, at once. Requests go by a
+//! descriptor of the number where the file was seen last; its tag says whether it is that file still
+//! ([`tags`]). While nobody else has the table of descriptors ([`descriptors`]), it is the program's own, and
+//! is asked about once before handlers come again. Otherwise it is a duplicate, which is there for the
+//! requests that follow each other. If it is another file, that is looked for among all descriptors.
 
 use super::hands::{self, Held};
+use super::quiet::Quiet;
 use super::tags::{self, Tag};
-use super::{later, lock};
+use super::{descriptors, later, lock};
 use crate::arch;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::Device;
-use crate::sys::{self, file, time, Errno, Result, Undisturbed};
+use crate::sys::{self, file, time, Errno, Result};
+use crate::thread::{self, Kept, Thread};
 use crate::uverbs::Channel;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A descriptor of a device's file, for one call.
 pub struct Reached {
     channel: Channel,
-    /// Closed before handlers come again.
-    _way: Way,
+    /// Closed before handlers come again. `None`: it is kept for further calls.
+    _way: Option<Way>,
     /// A handler that jumped away would leave a descriptor behind.
-    _undisturbed: Option<Undisturbed>,
+    _quiet: Quiet,
 }
 
 impl Reached {
@@ -34,8 +37,56 @@ impl Reached {
 enum Way {
     /// One of ours.
     Own(Held),
-    /// The program's: there can be none of ours.
+    /// The program's: it stays what it is for this thread, or there can be none of ours.
     Programs(i32),
+}
+
+/// Returns whether a number of the program's stays what it is until handlers come again: no other thread
+/// closes it. To a thread of the shim's the program's is another.
+fn stays(thread: &Thread) -> bool {
+    thread.held.get() && !thread.ours.get() && descriptors::are_ours_alone()
+}
+
+/// What is kept of the way to `file`, if handlers are held back: the number of the descriptor.
+fn kept_by(thread: &Thread, file: FileId) -> Option<i32> {
+    let kept = thread.way.get();
+    (kept.file == file.get() && file != FileId::NONE).then_some(kept.fd)
+}
+
+/// Keeps `way` to `file` until [`close_kept`] or [`forget_seen`], where handlers are held back.
+fn keep(thread: &Thread, file: FileId, way: Way) -> Option<Way> {
+    if !thread.held.get() {
+        return Some(way);
+    }
+    close_kept(thread);
+    let fd = way.fd();
+    let place = match way {
+        Way::Own(held) => held.leave() + 1,
+        // Where there can be none of ours it is not known to stay what it is.
+        Way::Programs(_) if !stays(thread) => return Some(way),
+        Way::Programs(_) => 0,
+    };
+    let file = file.get();
+    thread.way.set(Kept { file, fd, place });
+    None
+}
+
+/// Closes the descriptor of ours that this thread has kept, if it has.
+pub fn close_kept(thread: &Thread) {
+    let kept = thread.way.get();
+    if kept.place != 0 {
+        thread.way.set(Kept::NONE);
+        drop(Held::again(
+            kept.fd,
+            FileId::from_raw(kept.file),
+            kept.place - 1,
+        ));
+    }
+}
+
+/// Nothing is known of the program's descriptors any more.
+pub fn forget_seen(thread: &Thread) {
+    thread.way.set(Kept::NONE);
 }
 
 impl Way {
@@ -54,50 +105,66 @@ fn hold(fd: i32, file: FileId, rdev: Option<u64>) -> Result<Way> {
     if fd < 0 || tags::is_another(fd, file) {
         return Err(Errno::BADF);
     }
-    let way = match hands::duplicate(fd) {
-        Ok(held) => Way::Own(held),
-        Err(Errno::BADF) => return Err(Errno::BADF),
-        // There is none left, or a filter forbids it.
-        Err(_) => Way::Programs(fd),
+    let alone = stays(thread::current());
+    if alone && descriptors::is_found(fd) {
+        return Ok(Way::Programs(fd));
+    }
+    let mut way = match alone {
+        true => Way::Programs(fd),
+        false => duplicate(fd)?,
     };
     let tagged = match tags::of(way.fd()) {
         Tag::Unknown => true,
         Tag::Ours(found) => found == file,
         _ => false,
     };
-    let is_it = tagged && !rdev.is_some_and(|rdev| file::is_no_device(way.fd(), rdev));
-    is_it.then_some(way).ok_or(Errno::BADF)
+    if !tagged || rdev.is_some_and(|rdev| file::is_no_device(way.fd(), rdev)) {
+        return Err(Errno::BADF);
+    }
+    match &mut way {
+        Way::Own(held) => held.is(file),
+        Way::Programs(_) if rdev.is_some() => descriptors::found(fd),
+        Way::Programs(_) => (),
+    }
+    Ok(way)
 }
 
-/// The way to the file of `device`, for who is [undisturbed](sys::Undisturbed). Errors: EBADF: this
-/// thread has no descriptor of it.
+fn duplicate(fd: i32) -> Result<Way> {
+    match hands::duplicate(fd) {
+        Ok(held) => Ok(Way::Own(held)),
+        Err(Errno::BADF) => Err(Errno::BADF),
+        // There is none left, or a filter forbids it.
+        Err(_) => Ok(Way::Programs(fd)),
+    }
+}
+
+/// The way to the file of `device`. Errors: EBADF: this thread has no descriptor of it.
 pub fn reach(device: &Device) -> Result<Reached> {
-    let hint = device.hint;
-    let held = hold(hint.fd(), device.file, Some(hint.device()));
-    let way = held.or_else(|_| hold_elsewhere(device))?;
+    let quiet = Quiet::begin();
+    let (thread, hint) = (thread::current(), device.hint);
+    let (fd, way) = match kept_by(thread, device.file) {
+        Some(fd) => (fd, None),
+        None => {
+            let held = hold(hint.fd(), device.file, Some(hint.device()));
+            let way = held.or_else(|_| hold_elsewhere(device))?;
+            (way.fd(), keep(thread, device.file, way))
+        }
+    };
     Ok(Reached {
-        channel: hint.by(way.fd()),
+        channel: hint.by(fd),
         _way: way,
-        _undisturbed: None,
+        _quiet: quiet,
     })
-}
-
-/// The same for who is not.
-pub fn reach_undisturbed(device: &Device) -> Result<Reached> {
-    let undisturbed = Undisturbed::new();
-    let mut reached = reach(device)?;
-    reached._undisturbed = Some(undisturbed);
-    Ok(reached)
 }
 
 /// The same of a file that no domain has yet, behind `fd`.
 pub fn reach_new(fd: i32, file: FileId) -> Result<Reached> {
-    let undisturbed = Undisturbed::new();
+    let quiet = Quiet::begin();
     let way = hold(fd, file, None)?;
     Ok(Reached {
         channel: Channel::adopt(way.fd())?,
-        _way: way,
-        _undisturbed: Some(undisturbed),
+        _way: Some(way),
+        _quiet: quiet,
     })
 }
 

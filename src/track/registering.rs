@@ -259,7 +259,7 @@ pub(super) fn fits(state: &State, d: DomainId, bytes: u64, rights: Access) -> bo
         return false;
     }
     // RLIMIT_MEMLOCK counts a page for each region that it is in; memory itself does not.
-    let there = if limits::memlock().is_some() {
+    let there = if limits::still_binds() {
         state.hca.bytes
     } else {
         domain.bytes

@@ -47,6 +47,18 @@ pub fn refresh(range: PageRange) {
     }
 }
 
+/// Returns whether [`refresh`] of `range` has anything to take out.
+pub fn concerns(state: &State, range: PageRange) -> bool {
+    let there = |d: &DomainId| touched(state, *d, range).is_some();
+    let pinned = |d: DomainId| {
+        state
+            .hca
+            .domain(d)
+            .is_some_and(|x| !x.implicit && !x.on_demand())
+    };
+    active() && numbers().filter(there).any(pinned)
+}
+
 #[cold]
 #[inline(never)]
 fn retract_from(range: PageRange, on_demand: bool) {

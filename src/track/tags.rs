@@ -7,7 +7,7 @@
 //! the file by which events are read is another one). A child of fork sees its parent's tag, and who
 //! is sent a descriptor the sender's.
 
-use super::lock;
+use super::{descriptors, discard, lock};
 use crate::registrar::hca::files::FileId;
 use crate::sys::{self, file, Errno, Result};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -135,6 +135,10 @@ pub fn give(fd: i32) -> Result<FileId> {
 #[inline(never)]
 fn give_slowly(fd: i32) -> Result<FileId> {
     let taken = seen();
+    if !discard::alone() {
+        // Threads that were there before the shim, or that came unseen.
+        descriptors::share();
+    }
     // Two threads give it one.
     let guard = lock().ok_or(Errno::BUSY)?;
     if let Tag::Ours(file) = of(fd) {

@@ -2,7 +2,7 @@
 //! says in its flight on what memory, and whoever else is about to do something there waits.
 
 use super::lock::Guard;
-use super::{flight, lock};
+use super::{flight, lock, quiet};
 use crate::sys;
 use crate::thread;
 use core::ops::ControlFlow;
@@ -108,11 +108,10 @@ pub fn is_some_taken(guard: &Guard, range: PageRange) -> bool {
 
 /// Lets others go on, for longer from nap to nap.
 fn pause(nap: u32) {
-    if nap < YIELDS {
-        sys::yield_now();
-    } else {
-        sys::nap(250_000);
-    }
+    quiet::waiting(|| match nap < YIELDS {
+        true => sys::yield_now(),
+        false => sys::nap(250_000),
+    });
 }
 
 /// Takes the lock when no other call is about `range`, nor pins anything there.

@@ -10,9 +10,9 @@
 //! ([`super::turns`]). Each step consumes the one before, so there is no other order.
 
 use super::lock::Guard;
+use super::quiet::Quiet;
 use super::{flight, lock, owed, reaching};
 use crate::registrar::hca::DomainId;
-use crate::sys::Undisturbed;
 use regall_directory::addr::PageRange;
 
 /// Memory is being worked on, in this thread's innermost call. The mark ends when it is dropped.
@@ -40,7 +40,7 @@ impl<D> Drop for Mark<D> {
 /// jump away and leave the kernel's half of it behind.
 pub struct InDomain {
     d: DomainId,
-    _undisturbed: Undisturbed,
+    _quiet: Quiet,
 }
 
 impl Drop for InDomain {
@@ -85,16 +85,13 @@ pub fn begin_in(
     range: PageRange,
     reserve: impl FnOnce(&mut Guard),
 ) -> Begun<InDomain> {
-    let undisturbed = Undisturbed::new();
+    let quiet = Quiet::begin();
     reserve(&mut guard);
     guard.hca.work_begins(d);
     flight::pin_begins(&guard, range);
     drop(guard);
     let mark = Mark {
-        _with: InDomain {
-            d,
-            _undisturbed: undisturbed,
-        },
+        _with: InDomain { d, _quiet: quiet },
     };
     Begun { mark }
 }

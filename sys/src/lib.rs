@@ -413,6 +413,16 @@ impl Undisturbed {
             mask: changed.is_ok().then_some(mask),
         }
     }
+
+    /// Goes on after this is gone. What was held back before; `None`: a filter keeps the mask as it is.
+    pub fn into_mask(self) -> Option<u64> {
+        core::mem::ManuallyDrop::new(self).mask
+    }
+
+    /// Takes up again what [`Undisturbed::into_mask`] was told of.
+    pub fn of_mask(mask: Option<u64>) -> Self {
+        Self { mask }
+    }
 }
 
 impl Drop for Undisturbed {

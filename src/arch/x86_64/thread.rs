@@ -3,7 +3,7 @@
 use core::arch::{asm, global_asm};
 
 /// Bytes of thread-local storage that `crate::thread` uses.
-pub const TLS_BYTES: usize = 1088;
+pub const TLS_BYTES: usize = 1152;
 
 // Thread-local storage in the initial-exec model: no __tls_get_addr, which may
 // call malloc. A preloaded library's TLS is part of the static block.

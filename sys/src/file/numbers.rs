@@ -137,10 +137,13 @@ fn with_limit<T>(now: (u64, u64), soft: u64, f: impl FnOnce() -> Result<T>) -> R
     result
 }
 
+/// Descriptors that are there for a moment have no lower number, unless the soft limit is a low one.
+pub const FROM_HERE: i32 = (HIGH - RESERVED) as i32;
+
 /// As [`duplicate_high`], by one system call: at no number below those where the soft limit is an
 /// ordinary one.
 pub fn duplicate_for_a_moment(fd: i32) -> Result<i32> {
-    match call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, HIGH - RESERVED) {
+    match call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, FROM_HERE) {
         // The limit is lower.
         Err(Errno::INVAL) => duplicate_high(fd),
         other => other.map(|fd| fd as i32),
