@@ -145,6 +145,9 @@ macro_rules! atomic {
             pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
                 self.word().fetch_max(value as u64, order) as $value
             }
+            pub fn fetch_min(&self, value: $value, order: Ordering) -> $value {
+                self.word().fetch_min(value as u64, order) as $value
+            }
             pub fn compare_exchange(
                 &self,
                 old: $value,

@@ -115,6 +115,20 @@ fn more_notes_than_there_is_room_for() {
 }
 
 #[test]
+fn two_that_are_written_at_once_are_whole() {
+    check(|| {
+        begin();
+        let other = sys::spawn(1, || notes::gone(range(2)));
+        notes::mapped(range(1), attr());
+        drop(track::lock());
+        other.join().expect("the other one");
+        drop(track::lock());
+        assert!(told().contains(&Told::Gone(range(2))), "{:?}", told());
+        all_whole(&[1, 2]);
+    });
+}
+
+#[test]
 fn what_was_mapped_is_in_the_ledger_before_it_is_read() {
     check(|| {
         begin();

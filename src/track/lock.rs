@@ -156,8 +156,9 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             core::hint::spin_loop();
             continue;
         }
-        all += 1;
-        match nap(word, all) {
+        let slept = nap(word, all + 1);
+        all += u32::from(matches!(slept, Nap::Beside(_)));
+        match slept {
             Nap::None => (),
             Nap::Woken => naps = 0,
             Nap::Beside(Owner::Busy) => (),
@@ -219,8 +220,9 @@ fn nap(word: u64, n: u32) -> Nap {
         return Nap::None;
     }
     let longer = n.saturating_sub(LOOKS).min(DOUBLED);
-    let waited = sys::futex_wait(&TURN, turn, PATIENCE << longer);
-    if !waited || WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
+    // (A timer of the application's may end each nap.)
+    sys::futex_wait(&TURN, turn, PATIENCE << longer);
+    if WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
         return Nap::Woken;
     }
     let owner = match sys::thread_alive(tid_of(word)) {

@@ -33,7 +33,7 @@ enum What {
     Unlocked = 7,
     /// The application has the locks in the note on the range, and no others.
     Locked = 8,
-    /// As changed; and what is registered there with adapters is about other memory.
+    /// As changed; what is registered there with adapters is about other memory, and our locks are gone.
     Spoiled = 5,
 }
 
@@ -71,8 +71,10 @@ const UNREAD: u64 = 2;
 /// One had no place, or nobody knows what a thread has left: everything is to be read anew.
 const EVERYTHING_UNREAD: u64 = 4;
 
-/// What those said that had no place, [`What::bit`]s: it is so of everything.
+/// What those said that had no place, [`What::bit`]s: it is so of all from [`FIRST`] to [`LAST`].
 static OF_ALL: AtomicU64 = AtomicU64::new(0);
+static FIRST: AtomicU64 = AtomicU64::new(EVERYTHING);
+static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// After fork or a rebuild.
 pub fn reset() {
@@ -82,6 +84,8 @@ pub fn reset() {
     NEXT.store(0, Relaxed);
     TO_DO.store(0, Relaxed);
     OF_ALL.store(0, Relaxed);
+    FIRST.store(EVERYTHING, Relaxed);
+    LAST.store(0, Relaxed);
 }
 
 impl Note {
@@ -107,6 +111,8 @@ fn take(what: What, range: PageRange, attr: u64) {
     loop {
         let n = NEXT.fetch_add(1, SeqCst);
         let Some(note) = NOTED.get(n) else {
+            FIRST.fetch_min(range.start(), SeqCst);
+            LAST.fetch_max(range.end(), SeqCst);
             OF_ALL.fetch_or(what.bit(), SeqCst);
             TO_DO.fetch_or(FRESH | EVERYTHING_UNREAD, SeqCst);
             return;
@@ -155,10 +161,11 @@ pub fn locked(range: PageRange, locks: Flags) {
 #[cold]
 pub fn are_locked(range: PageRange) -> bool {
     let locked = |note: &Note| {
-        let range = note.range().and_then(|it| it.intersection(range));
-        note.what.load(Acquire) == What::Locked as u64
+        note.is(What::Locked)
             && note.attr.load(Relaxed) != 0
-            && range.is_some()
+            && note
+                .range()
+                .is_some_and(|it| it.intersection(range).is_some())
     };
     NOTED.iter().any(locked)
 }
@@ -187,42 +194,51 @@ fn apply_slowly(state: &mut State) {
     // A handler on top of this may note more.
     while TO_DO.fetch_and(!FRESH, SeqCst) & FRESH != 0 {
         apply_to_all(state);
-        for note in &NOTED {
-            if let Some(range) = note.range() {
-                apply_one(state, note, range);
-            }
-        }
+        NOTED.iter().for_each(|note| apply_one(state, note));
         TO_DO.fetch_or(UNREAD, SeqCst);
     }
 }
 
 fn apply_to_all(state: &mut State) {
     let said = OF_ALL.swap(0, SeqCst);
-    let Some(all) = PageRange::new(0, EVERYTHING).filter(|_| said != 0) else {
+    if said == 0 {
+        return;
+    }
+    let (first, last) = (FIRST.swap(EVERYTHING, SeqCst), LAST.swap(0, SeqCst));
+    // Taken by who came before, when it was not yet said what is so of it: then of everything.
+    let hull = PageRange::new(first, last).or(PageRange::new(0, EVERYTHING));
+    let Some(all) = hull else {
         return;
     };
     if said & (What::Gone.bit() | What::Spoiled.bit()) != 0 {
         state.hca.spoil(all);
     }
-    if said & What::Unlocked.bit() != 0 {
+    if said & (What::Spoiled.bit() | What::Unlocked.bit()) != 0 {
         state.unlocked(all);
     }
 }
 
-fn apply_one(state: &mut State, note: &Note, range: PageRange) {
-    // Nobody else takes one before it is in the ledger. It stays until it is: a handler looks at both.
-    if note.is(What::Gone) {
+fn apply_one(state: &mut State, note: &Note) {
+    // First, since the words before are its own only then. Nobody else takes one before it is in the
+    // ledger, and it stays until it is: a handler looks at both.
+    let what = note.what.load(Acquire);
+    let is = |it: What| what == it as u64;
+    let (range, word) = (note.range(), note.attr.load(Relaxed));
+    let Some(range) = range else {
+        return;
+    };
+    if is(What::Gone) {
         state.remove(range, |_, _| ());
         state.hca.spoil(range);
-    } else if note.is(What::Spoiled) {
+    } else if is(What::Spoiled) {
         state.hca.spoil(range);
-    } else if note.is(What::Unlocked) {
         state.unlocked(range);
-    } else if note.is(What::Locked) {
-        let locks = note.attr.load(Relaxed) as u16;
-        state.set_locks(range, Flags::from_bits(locks));
-    } else if note.is(What::Mapped) {
-        if let Some(attr) = Attr::unpack(note.attr.load(Relaxed)) {
+    } else if is(What::Unlocked) {
+        state.unlocked(range);
+    } else if is(What::Locked) {
+        state.set_locks(range, Flags::from_bits(word as u16));
+    } else if is(What::Mapped) {
+        if let Some(attr) = Attr::unpack(word) {
             state.insert(range, attr);
         }
     } else {
@@ -257,6 +273,9 @@ pub fn work_off(mut read: impl FnMut(PageRange)) {
             read(range);
         }
     }
-    // Unless one was taken meanwhile.
+    // Unless one was taken meanwhile, or is not in the ledger, where it has to come before later ones.
+    if TO_DO.load(SeqCst) & FRESH != 0 {
+        return;
+    }
     let _ = NEXT.compare_exchange(n, 0, SeqCst, Relaxed);
 }

@@ -56,12 +56,14 @@ pub fn finish_at<T>(range: PageRange, ran: Ran<T>) -> (bool, T) {
             (false, outcome)
         }
         Finished::Unlocked(outcome, mark) => {
-            let overtaken = flight::were_we_overtaken();
-            if overtaken {
+            let we_are = flight::were_we_overtaken();
+            if we_are {
+                overtaken();
                 notes::unlocked(range);
+                postpone(range);
             }
             mark.end();
-            (overtaken, outcome)
+            (we_are, outcome)
         }
     }
 }

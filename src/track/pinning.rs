@@ -163,6 +163,10 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want) -> (Done, bo
     match ran.finish() {
         Finished::Unlocked(_, mark) => {
             owed::reserved(bytes);
+            if flight::were_we_overtaken() {
+                overtaken();
+                postpone(part);
+            }
             mark.end();
             (Done::Unlocked, beyond)
         }

@@ -3,7 +3,7 @@
 
 use super::reading::{everything, read};
 use super::settling::{self, settle_foreign, settle_read};
-use super::{anew, flight, lock, lock::Guard, notes, registering, retracting, USER_END};
+use super::{anew, flight, hiding, lock, lock::Guard, notes, registering, retracting, USER_END};
 use crate::base::counters;
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};
@@ -16,10 +16,7 @@ use regall_directory::vocab::Flags;
 pub fn range(range: PageRange, repin: bool) {
     let reach = match lock() {
         Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
-        None if repin => {
-            notes::spoiled(range);
-            return notes::unlocked(range);
-        }
+        None if repin => return notes::spoiled(range),
         None => return notes::later(range),
     };
     if repin {
@@ -64,6 +61,9 @@ pub fn audit() {
         retracting::deregister_forgotten();
     }
     if let Some(all) = everything() {
+        if hiding::take_some() {
+            republish(all);
+        }
         foreign(all);
     }
 }
@@ -72,7 +72,7 @@ pub fn audit() {
 #[cold]
 pub fn republish(range: PageRange) {
     let Some(mut guard) = lock() else {
-        return;
+        return hiding::some();
     };
     let mut from = range.start();
     loop {

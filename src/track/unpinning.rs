@@ -44,7 +44,7 @@ fn let_go_by(
     mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
 ) -> bool {
     let mut any = false;
-    let mut rest = Some(range);
+    let mut rest = lock_grown(range).map(|_| range);
     while let Some(range) = rest {
         let Some((mut guard, whole)) = lock_whole(range) else {
             break;
@@ -62,8 +62,7 @@ fn let_go_by(
 /// Takes the lock when nobody is pinning or unpinning anything in `range`, nor in what is locked
 /// and unlocked together with its ends. Returns all of that, too.
 fn lock_whole(range: PageRange) -> Option<(Guard, PageRange)> {
-    let mut guard = lock_for(&[Some(range)])?;
-    enter_grown(&mut guard, range);
+    let guard = lock_for(&[Some(range)])?;
     let whole = with_rests(&guard, range);
     if whole == range {
         return Some((guard, range));
@@ -76,6 +75,13 @@ fn lock_whole(range: PageRange) -> Option<(Guard, PageRange)> {
         false => whole,
     };
     Some((guard, whole))
+}
+
+/// As [`lock_for`], when what stacks have grown by in `range` is entered.
+fn lock_grown(range: PageRange) -> Option<Guard> {
+    let mut guard = lock_for(&[Some(range)])?;
+    enter_grown(&mut guard, range);
+    Some(guard)
 }
 
 /// Enters what mappings that grow downwards have grown by in `range`, which no call has told: the kernel has locked
@@ -121,6 +127,7 @@ pub fn call_unpinned(
     patient: bool,
     call: impl FnOnce() -> i64,
 ) -> Option<Option<i64>> {
+    drop(lock_grown(range)?);
     let (guard, whole) = lock_whole(range)?;
     if flight::is_being_locked(&guard, whole) {
         return None;

@@ -49,6 +49,7 @@ fn wake() {
 pub fn reset() {
     WANTED.store(false, Relaxed);
     IN_VAIN.store(0, Relaxed);
+    LOOKED.store(0, Relaxed);
 }
 
 /// Whether this thread is to look for those that have ended: one at a time does, once in a [`NAP`].
