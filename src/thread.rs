@@ -19,6 +19,8 @@ pub const STRICT: u64 = u64::MAX;
 pub struct Kept {
     /// The number of the open file; 0: there is none.
     pub file: u32,
+    /// Of which device it is.
+    pub rdev: u64,
     /// The descriptor.
     pub fd: i32,
     /// Its place among those of ours, and 1; 0: it is the program's.
@@ -29,6 +31,7 @@ impl Kept {
     /// There is none.
     pub const NONE: Self = Self {
         file: 0,
+        rdev: 0,
         fd: 0,
         place: 0,
     };

@@ -8,6 +8,7 @@ use super::tags;
 use crate::arch::Frame;
 use crate::registrar::hca::files::FileId;
 use crate::sys::{self, file, Errno, Result};
+use crate::thread::Kept;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 
@@ -17,6 +18,8 @@ const MANY: usize = 128;
 const FREE: i32 = -1;
 /// One is being made, or closed.
 const CHANGES: i32 = -2;
+/// The program has put another file there: whoever has it finds that, and makes it free.
+const REPLACED: i32 = -3;
 
 static PLACES: [AtomicI32; MANY] = [const { AtomicI32::new(FREE) }; MANY];
 
@@ -31,8 +34,9 @@ static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 /// A descriptor of ours, which is closed in the end.
 pub struct Held {
     fd: i32,
-    /// Which file it is, once that is known.
+    /// Which file it is, and of which device, once that is known.
     file: FileId,
+    rdev: Option<u64>,
     place: &'static AtomicI32,
 }
 
@@ -92,6 +96,7 @@ pub fn duplicate(fd: i32) -> Result<Held> {
     Ok(Held {
         fd: own?,
         file: FileId::NONE,
+        rdev: None,
         place,
     })
 }
@@ -102,9 +107,9 @@ impl Held {
         self.fd
     }
 
-    /// It is `file`.
-    pub fn is(&mut self, file: FileId) {
-        self.file = file;
+    /// It is `file`, of device `rdev` if that is known.
+    pub fn is(&mut self, file: FileId, rdev: Option<u64>) {
+        (self.file, self.rdev) = (file, rdev);
     }
 
     /// Leaves it open. The number of its place, for [`Held::again`].
@@ -114,22 +119,46 @@ impl Held {
         PLACES.iter().position(at).unwrap_or(MANY) as u32
     }
 
-    /// What was left open as `fd`, which is `file`, in place number `n`.
-    pub fn again(fd: i32, file: FileId, n: u32) -> Option<Self> {
-        let place = PLACES.get(n as usize)?;
-        Some(Self { fd, file, place })
+    /// What was left open as `kept`.
+    pub fn again(kept: Kept) -> Option<Self> {
+        Some(Self {
+            fd: kept.fd,
+            file: FileId::from_raw(kept.file),
+            rdev: Some(kept.rdev),
+            place: place_of(kept)?,
+        })
     }
+
+    /// Returns whether the program may have put another file there by a call that nobody saw.
+    fn is_replaced(&self) -> bool {
+        // Its tag may be forgotten.
+        self.file != FileId::NONE
+            && tags::is_another(self.fd, self.file)
+            && self
+                .rdev
+                .is_none_or(|rdev| file::is_no_device(self.fd, rdev))
+    }
+}
+
+fn place_of(kept: Kept) -> Option<&'static AtomicI32> {
+    PLACES.get(kept.place.checked_sub(1)? as usize)
+}
+
+/// Returns whether `kept` is what it was, or one of the program's.
+pub fn is_there(kept: Kept) -> bool {
+    place_of(kept).is_none_or(|place| place.load(SeqCst) == kept.fd)
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         // In a child that a signal handler has made just now it is closed.
         if begin_change(self.place, self.fd) {
-            // The program may have put another file there.
-            if self.file == FileId::NONE || !tags::is_another(self.fd, self.file) {
+            if !self.is_replaced() {
                 file::close(self.fd);
             }
             self.place.store(FREE, SeqCst);
+        } else {
+            let _ = self.place.compare_exchange(REPLACED, FREE, SeqCst, SeqCst);
         }
     }
 }
@@ -225,11 +254,11 @@ fn around_ours(frame: &Frame, numbers: RangeInclusive<u32>, make: impl Fn(&Frame
         drop(quiet);
         sys::nap(MOMENT);
     }
-    // Whoever has it was stopped, or left: it does not close it any more.
+    // Whoever has it was stopped, or left: it does not use or close it any more.
     for place in &PLACES {
         let fd = place.load(SeqCst);
         if is(fd) {
-            let _ = place.compare_exchange(fd, FREE, SeqCst, SeqCst);
+            let _ = place.compare_exchange(fd, REPLACED, SeqCst, SeqCst);
         }
     }
     make(frame)

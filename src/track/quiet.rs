@@ -21,16 +21,23 @@ impl Quiet {
         thread.quiet.set(deep + 1);
         Self(())
     }
+
+    /// How many are left behind it. A descriptor of ours is closed before the last, as it is not kept
+    /// during a call of the program's.
+    pub fn close_kept(&self) -> u32 {
+        let thread = thread::current();
+        let left = thread.quiet.get().saturating_sub(1);
+        if left == u32::from(thread.across.get()) {
+            reaching::close_kept(thread);
+        }
+        left
+    }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
+        let left = self.close_kept();
         let thread = thread::current();
-        let left = thread.quiet.get().saturating_sub(1);
-        // A descriptor of ours is not kept during a call of the program's.
-        if left == u32::from(thread.across.get()) {
-            reaching::close_kept(thread);
-        }
         thread.quiet.set(left);
         if left == 0 {
             come_again(thread);

@@ -50,11 +50,11 @@ fn stays(thread: &Thread) -> bool {
 /// What is kept of the way to `file`, if handlers are held back: the number of the descriptor.
 fn kept_by(thread: &Thread, file: FileId) -> Option<i32> {
     let kept = thread.way.get();
-    (kept.file == file.get() && file != FileId::NONE).then_some(kept.fd)
+    (kept.file == file.get() && file != FileId::NONE && hands::is_there(kept)).then_some(kept.fd)
 }
 
-/// Keeps `way` to `file` until [`close_kept`] or [`forget_seen`], where handlers are held back.
-fn keep(thread: &Thread, file: FileId, way: Way) -> Option<Way> {
+/// Keeps `way` to the file of `device` until [`close_kept`] or [`forget_seen`], where handlers are held back.
+fn keep(thread: &Thread, device: &Device, way: Way) -> Option<Way> {
     if !thread.held.get() {
         return Some(way);
     }
@@ -66,8 +66,12 @@ fn keep(thread: &Thread, file: FileId, way: Way) -> Option<Way> {
         Way::Programs(_) if !stays(thread) => return Some(way),
         Way::Programs(_) => 0,
     };
-    let file = file.get();
-    thread.way.set(Kept { file, fd, place });
+    thread.way.set(Kept {
+        file: device.file.get(),
+        rdev: device.hint.device(),
+        fd,
+        place,
+    });
     None
 }
 
@@ -76,11 +80,7 @@ pub fn close_kept(thread: &Thread) {
     let kept = thread.way.get();
     if kept.place != 0 {
         thread.way.set(Kept::NONE);
-        drop(Held::again(
-            kept.fd,
-            FileId::from_raw(kept.file),
-            kept.place - 1,
-        ));
+        drop(Held::again(kept));
     }
 }
 
@@ -122,7 +122,7 @@ fn hold(fd: i32, file: FileId, rdev: Option<u64>) -> Result<Way> {
         return Err(Errno::BADF);
     }
     match &mut way {
-        Way::Own(held) => held.is(file),
+        Way::Own(held) => held.is(file, rdev),
         Way::Programs(_) if rdev.is_some() => descriptors::found(fd),
         Way::Programs(_) => (),
     }
@@ -147,7 +147,7 @@ pub fn reach(device: &Device) -> Result<Reached> {
         None => {
             let held = hold(hint.fd(), device.file, Some(hint.device()));
             let way = held.or_else(|_| hold_elsewhere(device))?;
-            (way.fd(), keep(thread, device.file, way))
+            (way.fd(), keep(thread, device, way))
         }
     };
     Ok(Reached {

@@ -40,11 +40,13 @@ impl<D> Drop for Mark<D> {
 /// jump away and leave the kernel's half of it behind.
 pub struct InDomain {
     d: DomainId,
-    _quiet: Quiet,
+    quiet: Quiet,
 }
 
 impl Drop for InDomain {
     fn drop(&mut self) {
+        // Behind it the file's tag may be forgotten.
+        self.quiet.close_kept();
         let Some(mut guard) = lock() else {
             return owed::worked(self.d);
         };
@@ -91,7 +93,7 @@ pub fn begin_in(
     flight::pin_begins(&guard, range);
     drop(guard);
     let mark = Mark {
-        _with: InDomain { d, _quiet: quiet },
+        _with: InDomain { d, quiet },
     };
     Begun { mark }
 }
