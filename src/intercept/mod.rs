@@ -228,7 +228,7 @@ pub fn take_note(report: &patch::Report) {
     }
     if report.refused > 0 {
         // Nobody sees what is called there.
-        track::descriptors::share();
+        track::descriptors::unseen();
         log::info!(
             "{} system-call sites can't be patched; the first is at {:#x}",
             report.refused,

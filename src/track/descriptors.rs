@@ -8,6 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Somebody else may have this process's table.
 static SHARED: AtomicBool = AtomicBool::new(false);
+/// There is code whose calls nobody sees. A child of fork has it, too.
+static UNSEEN: AtomicBool = AtomicBool::new(false);
 
 /// Numbers that are remembered lie below.
 const MANY: usize = 1024;
@@ -17,6 +19,11 @@ static FOUND: [AtomicU64; MANY / 64] = [const { AtomicU64::new(0) }; MANY / 64];
 /// Notes that somebody else may have the table from now on: a thread, or a process with the same one.
 pub fn share() {
     SHARED.store(true, SeqCst);
+}
+
+/// Notes that calls about descriptors may be made that nobody sees.
+pub fn unseen() {
+    UNSEEN.store(true, SeqCst);
 }
 
 /// In a child of fork. `shared`: it has its parent's table.
@@ -31,9 +38,9 @@ pub fn are_ours_alone() -> bool {
     !are_shared() && unseen::reason().is_none()
 }
 
-/// Returns whether somebody else may have the table.
+/// Returns whether somebody else may have the table, or changes it unseen.
 pub fn are_shared() -> bool {
-    SHARED.load(SeqCst)
+    SHARED.load(SeqCst) || UNSEEN.load(SeqCst)
 }
 
 fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
@@ -88,6 +95,18 @@ mod tests {
             nr: nr as u64,
             args,
         }
+    }
+
+    #[test]
+    fn a_child_has_its_parents_code() {
+        child(false);
+        assert!(!are_shared());
+        share();
+        assert!(are_shared());
+        unseen();
+        child(false);
+        assert!(are_shared());
+        UNSEEN.store(false, SeqCst);
     }
 
     #[test]
