@@ -4,7 +4,7 @@
 //! memory one after the other.
 
 use super::quiet::Quiet;
-use super::tags;
+use super::tags::{self, Tag};
 use crate::arch::Frame;
 use crate::registrar::hca::files::FileId;
 use crate::sys::{self, file, Errno, Result};
@@ -231,27 +231,37 @@ pub fn around(frame: &Frame, make: impl Fn(&Frame) -> i64) -> i64 {
 fn around_ours(frame: &Frame, numbers: RangeInclusive<u32>, make: impl Fn(&Frame) -> i64) -> i64 {
     let is = |fd: i32| fd >= 0 && numbers.contains(&(fd as u32));
     let any = || PLACES.iter().any(|place| is(place.load(SeqCst)));
-    let closes = frame.nr as i64 == libc::SYS_close;
+    let to = *numbers.end() as i32;
     // Who has a table of its own has at most copies there.
-    let theirs = || !sys::is_memory_owner() || !sys::has_the_process_files();
-    if closes && !any() || theirs() {
+    let copies = || !sys::has_the_process_files();
+    if !sys::is_memory_owner() {
         return make(frame);
     }
-    if closes {
-        return BADF;
+    if frame.nr as i64 == libc::SYS_close {
+        // Of one in another thread's table there is only the number here.
+        let ours = || matches!(tags::of(to), Tag::Ours(_) | Tag::Unknown);
+        return match any() && ours() && !copies() {
+            true => BADF,
+            false => make(frame),
+        };
     }
-    for _ in 0..TRIES {
+    for n in 0..TRIES {
         // A handler would wait for this.
         let quiet = Quiet::begin();
         let still = Still::begin();
+        let held = (still, quiet);
         if !any() {
+            // What the program has open is given to nobody else, and closing it may take long.
+            let free = numbers.start() != numbers.end() || file::signal_of(to).is_err();
+            let held = Some(held).filter(|_| free);
             let value = make(frame);
-            drop(still);
-            drop(quiet);
+            drop(held);
             return value;
         }
-        drop(still);
-        drop(quiet);
+        drop(held);
+        if n == 0 && copies() {
+            return make(frame);
+        }
         sys::nap(MOMENT);
     }
     // Whoever has it was stopped, or left: it does not use or close it any more.
