@@ -95,6 +95,8 @@ pub struct Thread {
     pub held: Cell<bool>,
     /// See `held`.
     pub mask: Cell<u64>,
+    /// Since when, in ticks.
+    pub since: Cell<u64>,
     /// The descriptor of an adapter's file that requests go by meanwhile.
     pub way: Cell<Kept>,
     /// The look-up's memory.

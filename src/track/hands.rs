@@ -219,11 +219,22 @@ pub fn around(frame: &Frame, make: impl Fn(&Frame) -> i64) -> i64 {
         libc::SYS_close_range => (first, second),
         _ => return make(frame),
     };
-    let lowest = LOWEST.load(SeqCst);
-    match lowest != i32::MAX && to >= lowest as u32 {
-        true => around_ours(frame, from..=to, make),
-        false => make(frame),
+    let lowest = LOWEST.load(SeqCst) as u32;
+    if lowest == i32::MAX as u32 || to < lowest {
+        return make(frame);
     }
+    let mut rest = *frame;
+    if from < lowest {
+        // Nobody else has to stand still for these, whose closing may take long.
+        rest.args[1] = u64::from(lowest - 1);
+        let value = make(&rest);
+        if value != 0 {
+            return value;
+        }
+        rest.args = frame.args;
+        rest.args[0] = u64::from(lowest);
+    }
+    around_ours(&rest, from.max(lowest)..=to, make)
 }
 
 #[cold]
@@ -290,6 +301,24 @@ pub fn child(parents: impl Fn(i32) -> bool) {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn what_is_below_ours_is_closed_first() {
+        drop(duplicate(0).expect("a descriptor"));
+        let args = [3, u64::MAX, 4, 0, 0, 0];
+        let nr = libc::SYS_close_range as u64;
+        for (value, parts) in [(0, 2), (-22, 1)] {
+            let made = std::cell::RefCell::new(Vec::new());
+            let make = |frame: &Frame| {
+                made.borrow_mut().push(frame.args);
+                value
+            };
+            assert_eq!(around(&Frame { nr, args }, make), value);
+            let lowest = u64::from(LOWEST.load(SeqCst) as u32);
+            let all = [[3, lowest - 1, 4, 0, 0, 0], [lowest, u64::MAX, 4, 0, 0, 0]];
+            assert_eq!(made.into_inner(), all[..parts]);
+        }
+    }
 
     /// Many threads have descriptors for a moment, while others hold them still: none is left.
     #[test]

@@ -3,7 +3,8 @@
 //! outermost makes calls for it.
 
 use super::reaching;
-use crate::sys::Undisturbed;
+use crate::arch;
+use crate::sys::{time, Undisturbed};
 use crate::thread::{self, Thread};
 
 /// No handler comes on this thread while it lives.
@@ -41,6 +42,8 @@ impl Drop for Quiet {
         thread.quiet.set(left);
         if left == 0 {
             come_again(thread);
+        } else if left == u32::from(thread.across.get()) && is_long(thread) {
+            waiting(|| ());
         }
     }
 }
@@ -49,6 +52,13 @@ fn hold(thread: &Thread) {
     let mask = Undisturbed::new().into_mask();
     thread.mask.set(mask.unwrap_or(0));
     thread.held.set(mask.is_some());
+    thread.since.set(arch::ticks());
+}
+
+/// Returns whether signals are held back for so long that handlers are to come between two requests.
+fn is_long(thread: &Thread) -> bool {
+    const LONG: u64 = 1_000_000;
+    time::nanos(arch::ticks().wrapping_sub(thread.since.get())) > LONG
 }
 
 /// Handlers come again: what was seen of descriptors may be otherwise behind one.
@@ -127,6 +137,20 @@ mod tests {
         assert_eq!(blocked(), all);
         drop(outer);
         assert_eq!(blocked(), before);
+    }
+
+    #[test]
+    fn handlers_come_between_requests_that_take_long() {
+        let thread = thread::current();
+        let across = Across::begin();
+        thread.since.set(0);
+        let inner = Quiet::begin();
+        drop(Quiet::begin());
+        assert_eq!(thread.since.get(), 0);
+        drop(inner);
+        assert_ne!(thread.since.get(), 0);
+        assert_eq!(thread.quiet.get(), 1);
+        drop(across);
     }
 
     #[test]
