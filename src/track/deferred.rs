@@ -65,8 +65,10 @@ fn drain_slowly() {
     if everything {
         resync::audit();
     }
-    notes::work_off(|range| {
-        resync::republish(range);
+    notes::work_off(|range, hidden| {
+        if hidden {
+            resync::republish(range);
+        }
         resync::foreign(range);
     });
     drop(flight);

@@ -27,6 +27,8 @@ enum What {
     Gone = 2,
     /// The range has changed in a way that only the kernel knows; or the note is in the ledger.
     Changed = 3,
+    /// As changed; what was hidden with it is to be published anew.
+    Hidden = 4,
     /// Being written, or being worked off: nobody else's to take.
     Busy = 6,
     /// Our locks on the range are gone.
@@ -227,9 +229,11 @@ fn apply_one(state: &mut State, note: &Note) {
     let Some(range) = range else {
         return;
     };
+    let mut left = What::Changed;
     if is(What::Gone) {
         state.remove(range, |_, _| ());
         state.hca.spoil(range);
+        left = What::Hidden;
     } else if is(What::Spoiled) {
         state.hca.spoil(range);
         state.unlocked(range);
@@ -244,7 +248,7 @@ fn apply_one(state: &mut State, note: &Note) {
     } else {
         return;
     }
-    note.what.store(What::Changed as u64, Release);
+    note.what.store(left as u64, Release);
 }
 
 /// Whether there is anything to do.
@@ -258,19 +262,20 @@ pub fn is_everything_unread() -> bool {
     TO_DO.fetch_and(!EVERYTHING_UNREAD, SeqCst) & EVERYTHING_UNREAD != 0
 }
 
-/// Takes the notes that are in the ledger one by one, and has `read` read their ranges. Called
-/// without the lock.
-pub fn work_off(mut read: impl FnMut(PageRange)) {
+/// Takes the notes that are in the ledger one by one, and has `read` read their ranges, and publish
+/// anew what was hidden there. Called without the lock.
+pub fn work_off(mut read: impl FnMut(PageRange, bool)) {
     let n = NEXT.load(SeqCst);
     TO_DO.fetch_and(!UNREAD, SeqCst);
     for note in &NOTED {
-        if !note.becomes(What::Changed, What::Busy) {
+        let hidden = note.becomes(What::Hidden, What::Busy);
+        if !hidden && !note.becomes(What::Changed, What::Busy) {
             continue;
         }
         let range = note.range();
         note.what.store(What::Done as u64, Release);
         if let Some(range) = range {
-            read(range);
+            read(range, hidden);
         }
     }
     // Unless one was taken meanwhile, or is not in the ledger, where it has to come before later ones.
