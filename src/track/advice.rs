@@ -1,10 +1,12 @@
 //! Calls that throw pages away, look at them or say where they go, as the application makes them:
 //! madvise, process_madvise, userfaultfd, mbind, io_uring.
 
-use super::discard::{self, alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED};
+use super::discard::{self, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED};
 use super::settling::settle;
 use super::unpinning::let_go;
-use super::{backed, begin_work, end, failed, guards, lock, open, real, retracting, USER_END};
+use super::{
+    backed, begin_work, end, failed, guards, lock, open, real, retracting, subscribers, USER_END,
+};
 use crate::arch::Frame;
 use crate::base::{copies, counters, settings, unseen};
 use crate::config::Pin;
@@ -252,7 +254,7 @@ fn only_ours_to_drop(range: PageRange) -> bool {
             ControlFlow::Continue(())
         });
     }
-    any && all && alone()
+    any && all && subscribers::alone()
 }
 
 /// Gives back pages that hold nothing but zeroes.

@@ -16,7 +16,7 @@ use crate::base::counters;
 use crate::base::maps::each_mapping;
 use crate::policy;
 use crate::registrar::pin::{self, PinSet};
-use crate::sys::{self, file, time, Errno, DONTNEED_LOCKED};
+use crate::sys::{self, time, Errno, DONTNEED_LOCKED};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
@@ -394,12 +394,4 @@ pub fn msync(frame: &mut Frame) -> i64 {
     let value = unpinned(&flight, range, || real(frame));
     close(flight, range);
     value
-}
-
-/// Whether this is the process's only thread, but for the helper: what peers have it put
-/// there, they can put there themselves, too. A thread that fills a domain writes to no memory.
-pub fn alone() -> bool {
-    let helped = subscribers::helpers() + (subscribers::table().fillers)();
-    // Two entries for the folder itself and its parent, and one for each thread.
-    file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)
 }

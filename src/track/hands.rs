@@ -3,12 +3,11 @@
 //! has a place, and while a process forks none comes or goes: the kernel copies the descriptors and the
 //! memory one after the other.
 
-use super::quiet::Quiet;
 use super::tags::{self, Tag};
 use crate::arch::Frame;
 use crate::registrar::hca::files::FileId;
 use crate::sys::{self, file, Errno, Result};
-use crate::thread::Kept;
+use crate::thread::{Kept, Thread};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 
@@ -112,7 +111,7 @@ impl Held {
         (self.file, self.rdev) = (file, rdev);
     }
 
-    /// Leaves it open. The number of its place, for [`Held::again`].
+    /// Leaves it open. The number of its place, for [`close_kept`].
     pub fn leave(self) -> u32 {
         let held = core::mem::ManuallyDrop::new(self);
         let at = |place: &AtomicI32| core::ptr::eq(place, held.place);
@@ -120,7 +119,7 @@ impl Held {
     }
 
     /// What was left open as `kept`.
-    pub fn again(kept: Kept) -> Option<Self> {
+    fn again(kept: Kept) -> Option<Self> {
         Some(Self {
             fd: kept.fd,
             file: FileId::from_raw(kept.file),
@@ -137,6 +136,15 @@ impl Held {
             && self
                 .rdev
                 .is_none_or(|rdev| file::is_no_device(self.fd, rdev))
+    }
+}
+
+/// Closes the descriptor of ours that `thread`, which is this one, has kept, if it has.
+pub fn close_kept(thread: &Thread) {
+    let kept = thread.way.get();
+    if kept.place != 0 {
+        thread.way.set(Kept::NONE);
+        drop(Held::again(kept));
     }
 }
 
@@ -258,9 +266,8 @@ fn around_ours(frame: &Frame, numbers: RangeInclusive<u32>, make: impl Fn(&Frame
     }
     for n in 0..TRIES {
         // A handler would wait for this.
-        let quiet = Quiet::begin();
-        let still = Still::begin();
-        let held = (still, quiet);
+        let undisturbed = sys::Undisturbed::new();
+        let held = (Still::begin(), undisturbed);
         if !any() {
             // What the program has open is given to nobody else, and closing it may take long.
             let free = numbers.start() != numbers.end() || file::signal_of(to).is_err();

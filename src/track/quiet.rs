@@ -2,10 +2,10 @@
 //! jumps away would leave the kernel's half of that behind. One such time may lie in another: only the
 //! outermost makes calls for it.
 
-use super::reaching;
+use super::hands;
 use crate::arch;
 use crate::sys::{time, Undisturbed};
-use crate::thread::{self, Thread};
+use crate::thread::{self, Kept, Thread};
 
 /// No handler comes on this thread while it lives.
 #[must_use = "handlers come again when it is dropped"]
@@ -29,7 +29,7 @@ impl Quiet {
         let thread = thread::current();
         let left = thread.quiet.get().saturating_sub(1);
         if left == u32::from(thread.across.get()) {
-            reaching::close_kept(thread);
+            hands::close_kept(thread);
         }
         left
     }
@@ -63,7 +63,7 @@ fn is_long(thread: &Thread) -> bool {
 
 /// Handlers come again: what was seen of descriptors may be otherwise behind one.
 fn come_again(thread: &Thread) {
-    reaching::forget_seen(thread);
+    thread.way.set(Kept::NONE);
     let mask = thread.held.replace(false).then(|| thread.mask.get());
     drop(Undisturbed::of_mask(mask));
 }

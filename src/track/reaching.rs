@@ -53,12 +53,12 @@ fn kept_by(thread: &Thread, file: FileId) -> Option<i32> {
     (kept.file == file.get() && file != FileId::NONE && hands::is_there(kept)).then_some(kept.fd)
 }
 
-/// Keeps `way` to the file of `device` until [`close_kept`] or [`forget_seen`], where handlers are held back.
+/// Keeps `way` to the file of `device` until [`hands::close_kept`], or until handlers come again.
 fn keep(thread: &Thread, device: &Device, way: Way) -> Option<Way> {
     if !thread.held.get() {
         return Some(way);
     }
-    close_kept(thread);
+    hands::close_kept(thread);
     let fd = way.fd();
     let place = match way {
         Way::Own(held) => held.leave() + 1,
@@ -73,20 +73,6 @@ fn keep(thread: &Thread, device: &Device, way: Way) -> Option<Way> {
         place,
     });
     None
-}
-
-/// Closes the descriptor of ours that this thread has kept, if it has.
-pub fn close_kept(thread: &Thread) {
-    let kept = thread.way.get();
-    if kept.place != 0 {
-        thread.way.set(Kept::NONE);
-        drop(Held::again(kept));
-    }
-}
-
-/// Nothing is known of the program's descriptors any more.
-pub fn forget_seen(thread: &Thread) {
-    thread.way.set(Kept::NONE);
 }
 
 impl Way {

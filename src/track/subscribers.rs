@@ -4,6 +4,7 @@
 use super::real::real;
 use crate::arch::Frame;
 use crate::limits::Budget;
+use crate::sys::file;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Header};
@@ -153,6 +154,14 @@ pub fn pages_held() -> bool {
 /// How many threads of the shim's own there are that only do what peers could do themselves.
 pub fn helpers() -> u64 {
     (table().helpers)()
+}
+
+/// Returns whether this is the process's only thread, but for the helper: what peers have it put
+/// there, they can put there themselves, too. A thread that fills a domain writes to no memory.
+pub fn alone() -> bool {
+    let helped = helpers() + (table().fillers)();
+    // Two entries for the folder itself and its parent, and one for each thread.
+    file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)
 }
 
 /// The code of `range` is gone.

@@ -7,7 +7,7 @@
 //! the file by which events are read is another one). A child of fork sees its parent's tag, and who
 //! is sent a descriptor the sender's.
 
-use super::{descriptors, discard, lock};
+use super::{descriptors, lock, subscribers};
 use crate::registrar::hca::files::FileId;
 use crate::sys::{self, file, Errno, Result};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -135,7 +135,7 @@ pub fn give(fd: i32) -> Result<FileId> {
 #[inline(never)]
 fn give_slowly(fd: i32) -> Result<FileId> {
     let taken = seen();
-    if !discard::alone() {
+    if !subscribers::alone() {
         // Threads that were there before the shim, or that came unseen.
         descriptors::share();
     }

@@ -7,7 +7,7 @@ use crate::share::marks::Kept;
 use crate::share::{self, table::Part};
 use crate::sys::{self, Errno};
 use crate::track::settling::{settle, settle_foreign};
-use crate::track::{discard, lock, resync, State, USER_END};
+use crate::track::{lock, resync, subscribers, State, USER_END};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -90,7 +90,7 @@ impl Plan {
             log::info!("this process forks often: REGALL_SHARE=heap ends");
         }
         let copies = !last
-            && discard::alone()
+            && subscribers::alone()
             && shared <= COPIED
             && !runs_on_shared_memory()
             && matches!(sys::rlimit(libc::RLIMIT_AS), Ok((u64::MAX, _)));

@@ -250,7 +250,7 @@ const COPIED: u64 = 256 << 20;
 /// much. The kernel keeps the NUMA policy of what is frozen with its file, so a child's would be
 /// its parent's, too.
 fn make_own(range: PageRange) {
-    if range.len() <= COPIED && super::discard::alone() {
+    if range.len() <= COPIED && super::subscribers::alone() {
         copy_parts(range, |a| is_backed(a) && !a.prot.shared());
     }
 }
@@ -310,7 +310,7 @@ pub fn make_private(range: PageRange) {
     if touches(range) {
         freeze(range);
         settle(range);
-        if has_live(range) && super::discard::alone() {
+        if has_live(range) && super::subscribers::alone() {
             copy_parts(range, is_live);
         }
     }
@@ -321,7 +321,7 @@ pub fn make_private(range: PageRange) {
 #[cold]
 #[inline(never)]
 pub fn about_to_watch(range: PageRange) {
-    if range.len() <= COPIED && touches(range) && super::discard::alone() {
+    if range.len() <= COPIED && touches(range) && super::subscribers::alone() {
         copy_parts(range, is_live);
     }
     make_private(range);
