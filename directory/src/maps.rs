@@ -324,7 +324,7 @@ mod tests {
         while lines.next_line().is_some() {}
     }
 
-    /// What it fails for may be over at once; the third time it is said.
+    /// Shows that a reason to fail may be over at once, and is said the third time.
     #[test]
     fn reading_may_fail_twice() {
         let all =

@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(done, Err("on_limit"));
     }
 
-    /// What does not fit is not another setting's.
+    /// Checks that a value which does not fit leaves the bits of other settings alone.
     #[test]
     fn a_value_that_there_is_not_has_no_other_bits() {
         assert_eq!(Setting::SCOPE.bits(3), Setting::SCOPE.bits(1));

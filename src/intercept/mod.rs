@@ -128,12 +128,9 @@ pub fn event(frame: &mut Frame) -> i64 {
     let Some(call) = call else {
         return match thread.selftest.get() {
             thread::STRICT => track::real(frame),
-            _ => {
-                track::descriptors::changes(frame);
-                track::hands::around(frame, |frame| {
-                    lasting::around(frame, track::real, sys::has_the_process_files)
-                })
-            }
+            _ => track::hands::around(frame, |frame| {
+                lasting::around(frame, track::real, sys::has_the_process_files)
+            }),
         };
     };
     if thread.selftest.get() != 0 {

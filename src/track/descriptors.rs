@@ -4,6 +4,7 @@
 
 use crate::arch::Frame;
 use crate::base::unseen;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Somebody else may have this process's table.
@@ -60,16 +61,22 @@ pub fn is_found(fd: i32) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
-/// A call of the program's is about to be made that may close a descriptor, or replace it.
+/// Forgets what a call of the program's that is about to be made may close or replace. Returns the
+/// numbers.
 #[inline]
-pub fn changes(frame: &Frame) {
-    let [first, second, ..] = frame.args;
-    match frame.nr as i64 {
-        libc::SYS_close => forget(first as i32),
-        libc::SYS_dup2 | libc::SYS_dup3 => forget(second as i32),
-        libc::SYS_close_range => forget_all(),
-        _ => (),
+pub fn changes(frame: &Frame) -> Option<RangeInclusive<u32>> {
+    let [first, second, ..] = frame.args.map(|word| word as u32);
+    let (from, to) = match frame.nr as i64 {
+        libc::SYS_close => (first, first),
+        libc::SYS_dup2 | libc::SYS_dup3 => (second, second),
+        libc::SYS_close_range => (first, second),
+        _ => return None,
+    };
+    match from == to {
+        true => forget(from as i32),
+        false => forget_all(),
     }
+    Some(from..=to)
 }
 
 #[inline]

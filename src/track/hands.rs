@@ -3,6 +3,7 @@
 //! has a place, and while a process forks none comes or goes: the kernel copies the descriptors and the
 //! memory one after the other.
 
+use super::descriptors;
 use super::tags::{self, Tag};
 use crate::arch::Frame;
 use crate::registrar::hca::files::FileId;
@@ -220,12 +221,8 @@ const BADF: i64 = -(Errno::BADF.0 as i64);
 /// closing one is EBADF, and what replaces one, or closes many, waits until it is not needed any more.
 #[inline]
 pub fn around(frame: &Frame, make: impl Fn(&Frame) -> i64) -> i64 {
-    let [first, second, ..] = frame.args.map(|word| word as u32);
-    let (from, to) = match frame.nr as i64 {
-        libc::SYS_close => (first, first),
-        libc::SYS_dup2 | libc::SYS_dup3 => (second, second),
-        libc::SYS_close_range => (first, second),
-        _ => return make(frame),
+    let Some((from, to)) = descriptors::changes(frame).map(RangeInclusive::into_inner) else {
+        return make(frame);
     };
     let lowest = LOWEST.load(SeqCst) as u32;
     if lowest == i32::MAX as u32 || to < lowest {

@@ -61,7 +61,6 @@ pub mod lock;
 pub mod locks;
 pub mod map;
 pub mod notes;
-
 mod overtaken;
 mod owed;
 pub mod pieces;

@@ -210,7 +210,7 @@ fn what_nobody_wished_away_is_open() {
     }
 }
 
-/// What no writer writes: a kind, and a reason of either column, that there are not.
+/// Checks words that no writer writes: with a kind, or a reason of either column, that there is not.
 #[test]
 fn each_part_of_a_word_is_checked() {
     let good = Attr {

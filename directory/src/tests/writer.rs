@@ -74,7 +74,7 @@ fn publish(writer: &mut Writer, n: u64) -> Option<SlotRef> {
     writer.publish(generation, pages(n, n + 1), attr(), n)
 }
 
-/// What a reader sees: ids of ranges by the numbers of their slots.
+/// Returns what a reader sees: ids of ranges by the numbers of their slots.
 fn seen(writer: &Writer) -> Vec<(usize, u64)> {
     let slots = writer.segments().flatten().enumerate();
     let read = slots.filter_map(|(n, slot)| match read_slot(slot).unwrap()? {
