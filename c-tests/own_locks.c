@@ -127,10 +127,91 @@ static void in_a_handler(void)
 	say("in a handler: lost %d, left %d", lost, left);
 }
 
+enum { MOVED = 4, SCATTERED = 200 };
+
+static char *from, *to;
+
+/* Before the kernel has moved it, or after. */
+static void lock_moved(int number)
+{
+	(void)number;
+	int before = errno;
+	set = mlock(from, MOVED * PAGE) == 0 || mlock(to, MOVED * PAGE) == 0;
+	errno = before;
+}
+
+/* A handler locks what its thread is moving, or fails to move. */
+static void while_it_moves(bool fails)
+{
+	from = reserve(32);
+	to = from + 16 * PAGE;
+	NEED(mprotect(from, MOVED * PAGE, PROT_READ | PROT_WRITE) == 0);
+	from[0] = 1;
+	signal(SIGALRM, lock_moved);
+	int lost = 0;
+	for (int i = 0; i < 4000; i++) {
+		struct itimerval soon = { .it_value = { .tv_usec = 1 + i % 12 } };
+		set = 0;
+		NEED(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+		/* What overlaps is EINVAL. */
+		char *new = fails ? from + PAGE : to;
+		void *moved = mremap(from, MOVED * PAGE, MOVED * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, new);
+		NEED((moved == MAP_FAILED) == fails);
+		while (!set)
+			;
+		if (!fails) {
+			char *old = from;
+			from = to;
+			to = old;
+		}
+		lost += madvise(from, MOVED * PAGE, MADV_COLD) == 0;
+		NEED(munlock(from, MOVED * PAGE) == 0);
+	}
+	say("%s: lost %d", fails ? "while it does not move" : "while it moves", lost);
+}
+
+static char *scattered;
+
+static void lock_many(int number)
+{
+	(void)number;
+	int before = errno;
+	for (int i = 0; i < SCATTERED; i++)
+		mlock(scattered + 2 * i * PAGE, PAGE);
+	set = 1;
+	errno = before;
+}
+
+/* A handler locks many parts of memory while its thread maps. */
+static void many_in_a_handler(void)
+{
+	scattered = anon(2 * SCATTERED);
+	signal(SIGALRM, lock_many);
+	int lost = 0, left = 0;
+	for (int i = 0; i < 1000; i++) {
+		struct itimerval soon = { .it_value = { .tv_usec = 1 + i % 25 } };
+		set = 0;
+		NEED(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+		char *p = anon(16);
+		NEED(mprotect(p + 4 * PAGE, 4 * PAGE, PROT_READ) == 0 && munmap(p, 16 * PAGE) == 0);
+		while (!set)
+			;
+		for (int k = 0; k < SCATTERED; k++) {
+			lost += madvise(scattered + 2 * k * PAGE, PAGE, MADV_COLD) == 0;
+			left += madvise(scattered + (2 * k + 1) * PAGE, PAGE, MADV_COLD) != 0;
+		}
+		NEED(munlock(scattered, 2 * SCATTERED * PAGE) == 0);
+	}
+	say("many in a handler: lost %d, left %d", lost, left);
+}
+
 int main(void)
 {
 	limited(8 << 20);
 	in_a_handler();
+	while_it_moves(false);
+	while_it_moves(true);
+	many_in_a_handler();
 	moved_half_way();
 	left_behind_half_way();
 	grown();

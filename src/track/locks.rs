@@ -5,7 +5,7 @@
 use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
-use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
+use super::taken::{all_are_locked, lock_all_again};
 use super::turns::lock_for;
 use super::unpinning::{let_go, let_go_of};
 use super::{
@@ -209,9 +209,9 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
             0
         };
         APP_FUTURE.store(planted!("mlockall-future", 0, u64::from(future)), Relaxed);
-        if flags & libc::MCL_CURRENT != 0 {
-            everywhere(locked);
-            all.into_iter().for_each(leave_room);
+        if let (Some(all), true) = (all, flags & libc::MCL_CURRENT != 0) {
+            set(all, locked);
+            leave_room(all);
         }
     }
     end(flight);
@@ -233,13 +233,16 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
         planted!("munlockall-future", (), APP_FUTURE.store(0, Relaxed));
         lock_all_again();
         let any = any || lock().is_none_or(|guard| is_any_locked(&guard));
-        if let (true, Some(all)) = (any, all) {
-            everywhere(Flags::EMPTY);
-            repin(all);
-            headroom::unlocked();
-            settle(all);
-        } else {
-            all_locks_changed(Flags::EMPTY);
+        match (all, lock()) {
+            (Some(all), Some(mut guard)) if !any => guard.missed_locks.add(all, Flags::EMPTY),
+            (Some(all), guard) => {
+                drop(guard);
+                set(all, Flags::EMPTY);
+                repin(all);
+                headroom::unlocked();
+                settle(all);
+            }
+            (None, _) => (),
         }
         all_are_locked();
     }
@@ -272,23 +275,6 @@ fn unlock_huge(range: PageRange, which: impl Fn(Attr) -> bool) {
             let _ = PinSet.deregister(part);
         }
         rest = found.and_then(|part| all.after(part.end()));
-    }
-}
-
-/// The application has `locks` on everything from now on.
-fn everywhere(locks: Flags) {
-    let Some(all) = PageRange::new(0, USER_END) else {
-        return;
-    };
-    match lock() {
-        Some(mut guard) => {
-            all_locks_changed(locks);
-            guard.set_locks(all, locks);
-        }
-        None => {
-            all_locks_changed(locks);
-            note(all, locks);
-        }
     }
 }
 

@@ -60,6 +60,7 @@ pub mod limited;
 pub mod lock;
 pub mod locks;
 pub mod map;
+mod missed_locks;
 pub mod notes;
 mod overtaken;
 mod owed;

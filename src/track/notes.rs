@@ -13,7 +13,11 @@ use regall_directory::vocab::{Attr, Flags};
 /// Behind the last address that user space can have.
 const EVERYTHING: u64 = 1 << 56;
 
-const NOTES: usize = if cfg!(feature = "few-places") { 2 } else { 64 };
+const NOTES: usize = if cfg!(feature = "few-places") {
+    2
+} else {
+    1024
+};
 
 /// What has to be done about a note.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +67,8 @@ static NOTED: [Note; NOTES] = [const {
 
 /// The place of the next note; they are used anew when all are done with.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Places from here on were never used.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
 
 /// What there is to do: bits.
 static TO_DO: AtomicU64 = AtomicU64::new(0);
@@ -107,11 +113,17 @@ impl Note {
     }
 }
 
+/// The places that may have notes.
+fn noted() -> impl Iterator<Item = &'static Note> {
+    NOTED.iter().take(HIGH.load(SeqCst))
+}
+
 #[cold]
 fn take(what: What, range: PageRange, attr: u64) {
     counters::count(Counter::Deferred);
     loop {
         let n = NEXT.fetch_add(1, SeqCst);
+        HIGH.fetch_max(n + 1, SeqCst);
         let Some(note) = NOTED.get(n) else {
             FIRST.fetch_min(range.start(), SeqCst);
             LAST.fetch_max(range.end(), SeqCst);
@@ -169,7 +181,7 @@ pub fn are_locked(range: PageRange) -> bool {
                 .range()
                 .is_some_and(|it| it.intersection(range).is_some())
     };
-    NOTED.iter().any(locked)
+    noted().any(locked)
 }
 
 /// `range` has been mapped and is `attr`.
@@ -196,7 +208,7 @@ fn apply_slowly(state: &mut State) {
     // A handler on top of this may note more.
     while TO_DO.fetch_and(!FRESH, SeqCst) & FRESH != 0 {
         apply_to_all(state);
-        NOTED.iter().for_each(|note| apply_one(state, note));
+        noted().for_each(|note| apply_one(state, note));
         TO_DO.fetch_or(UNREAD, SeqCst);
     }
 }
@@ -267,7 +279,7 @@ pub fn is_everything_unread() -> bool {
 pub fn work_off(mut read: impl FnMut(PageRange, bool)) {
     let n = NEXT.load(SeqCst);
     TO_DO.fetch_and(!UNREAD, SeqCst);
-    for note in &NOTED {
+    for note in noted() {
         let hidden = note.becomes(What::Hidden, What::Busy);
         if !hidden && !note.becomes(What::Changed, What::Busy) {
             continue;

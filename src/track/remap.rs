@@ -256,8 +256,8 @@ impl Move {
         let Some(mut guard) = lock() else {
             return notes::later(new);
         };
-        let last_part = moved.last_part(&mut guard);
-        let last = last_part.map(|(_, attr, _)| attr);
+        let last_page = moved.last_page(&mut guard);
+        let last = last_page.map(|(_, attr, _)| attr);
         let last = last.or(if source.is_none() { self.twin } else { None });
         let Some(last) = last.filter(|_| moved.is_known(&mut guard)) else {
             drop(guard);
@@ -273,11 +273,12 @@ impl Move {
         let kept = source.map_or(0, |s| s.len().min(new.len()));
         if let Some(tail) = new.after(new.start() + kept) {
             // More of the same, for shared memory, too.
-            let origin = last_part
+            let origin = last_page
                 .zip(*source)
                 .map(|((_, _, origin), source)| origin.moved(source.start(), new.start()));
             enter_tail(&mut guard, tail, last, origin);
         }
+        moved.set_missed_locks(&mut guard, new);
         drop(guard);
         settle(new);
         if let (Some(source), true) = (source, stays) {

@@ -1,6 +1,7 @@
 //! Everything behind the ledger's lock: the ledger, its writer, and what they live in.
 
 use super::aside::{Aside, AsideRoom};
+use super::missed_locks::MissedLocks;
 use super::{aside, hiding, program_locks, subscribers};
 use crate::arena::Arena;
 use crate::base::claims::Claim;
@@ -38,6 +39,8 @@ pub struct State {
     pub(super) store: Store,
     /// What calls in progress have taken out of the ledger, beyond what they remember.
     pub(super) aside: Aside,
+    /// What the application has locked meanwhile of that.
+    pub(super) missed_locks: MissedLocks,
     /// What is registered with adapters.
     pub hca: Hca,
     /// Which file is behind which of the application's private memory.
@@ -89,6 +92,7 @@ impl State {
             arena: Arena::new(),
             store: Store::new(),
             aside: aside::none(),
+            missed_locks: MissedLocks::new(),
             hca: Hca::new(),
             shared: share::Tables::new(),
             reserved: 0,
@@ -280,7 +284,15 @@ impl State {
     /// The application has `locks` on `range` from now on, and no others.
     pub fn set_locks(&mut self, range: PageRange, locks: Flags) {
         let holding = pin::holding();
-        self.update(range, |_, a| policy::with_locks(a, locks, holding));
+        let (mut known, mut any_missed) = (range.start(), false);
+        self.update(range, |part, a| {
+            any_missed |= part.start() > known;
+            known = part.end();
+            policy::with_locks(a, locks, holding)
+        });
+        if any_missed || known != range.end() {
+            self.missed_locks.add(range, locks);
+        }
     }
 
     /// Rewrites what is said of the mapped parts of `range`.

@@ -14,15 +14,9 @@ use crate::policy;
 use crate::registrar::pin;
 use crate::share;
 use crate::sys;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use regall_directory::addr::PageRange;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Attr, Flags, Kind};
-
-/// How often mlockall(2) and munlockall(2) have changed the locks of everything that is mapped,
-/// times 4, and in the lower bits what the last of them has left ([`LOCKED`], [`LAZY`]).
-static ALL_CHANGED: AtomicU64 = AtomicU64::new(0);
-const LOCKED: u64 = 1;
-const LAZY: u64 = 2;
 
 /// A part of a System V segment may be attached whose beginning is not: another call than shmdt(2) has
 /// taken some away.
@@ -56,17 +50,6 @@ pub fn child() {
     LOCKING.store(0, Relaxed);
 }
 
-/// The kernel has changed all locks: everything has `locks` of the application's now. What other
-/// calls have taken out of the ledger is put right when they put it back. Called with the lock
-/// held that the ledger is gone through with.
-pub fn all_locks_changed(locks: Flags) {
-    let locked = locks.has(Flags::APP_LOCKED);
-    let lazy = locks.has(Flags::APP_ONFAULT);
-    let low = if locked { LOCKED } else { 0 } | if lazy { LAZY } else { 0 };
-    let next = |old: u64| Some((old | 3).wrapping_add(1) | low);
-    let _ = ALL_CHANGED.fetch_update(AcqRel, Acquire, next);
-}
-
 /// Parts that are remembered here for the case that the call fails; the others are set aside.
 pub const REMEMBERED: usize = 8;
 
@@ -80,7 +63,7 @@ pub struct Taken {
     flags: Flags,
     /// Of those that are set aside ([`super::aside`]).
     rest: Option<Claim>,
-    /// [`ALL_CHANGED`] when the first of them was taken.
+    /// How many locks had been missed when the first of them was taken ([`super::missed_locks`]).
     since: u64,
     /// Of files behind it.
     pub files: share::Left,
@@ -113,7 +96,7 @@ impl Taken {
             self.files.take(&mut state.shared, range);
         }
         if self.count == 0 {
-            self.since = ALL_CHANGED.load(Acquire);
+            self.since = state.missed_locks.count();
         }
         state.take_apart(range, |room, part, entry| {
             if entry.attr.kind == Kind::Shm {
@@ -165,34 +148,28 @@ impl Taken {
         self.rest.is_some()
     }
 
-    /// `part` with the locks that it has now. Called with the lock held, to enter it.
-    fn up_to_date(&self, part: Part) -> Part {
-        let now = ALL_CHANGED.load(Acquire);
-        let (range, attr, origin) = part;
-        if now == self.since {
-            return match LOCKING.load(Acquire) {
-                0 => part,
-                // It may have come from where it was still to be locked.
-                _ => (range, policy::unsettled(attr, pin::holding()), origin),
-            };
+    /// `part`, as far as its locks are the same all over, with those that it has now. Called with the lock held,
+    /// to enter it.
+    fn up_to_date(&self, state: &State, (range, attr, origin): Part) -> Part {
+        let (part, locks) = state.missed_locks.of(range, self.since);
+        let mut now = attr;
+        if let Some(locks) = locks {
+            now.flags = now.flags.without(Flags::APP_LOCKS).with(locks);
         }
-        let mut flags = attr.flags.without(Flags::APP_LOCKS);
-        for (bit, flag) in [(LOCKED, Flags::APP_LOCKED), (LAZY, Flags::APP_ONFAULT)] {
-            if now & bit != 0 {
-                flags = flags.with(flag);
-            }
-        }
-        (
-            range,
-            policy::unsettled(Attr { flags, ..attr }, pin::holding()),
-            origin,
-        )
+        // (It may have come from where it was still to be locked.)
+        let settled = locks.is_none() && LOCKING.load(Acquire) == 0;
+        let now = match settled {
+            true => now,
+            false => policy::unsettled(now, pin::holding()),
+        };
+        (part, now, origin)
     }
 
-    /// The first part that ends above `addr`.
+    /// The first part that ends above `addr`, from there on.
     pub fn next(&self, state: &mut State, addr: u64) -> Option<Part> {
-        self.next_taken(state, addr)
-            .map(|part| self.up_to_date(part))
+        let (range, attr, origin) = self.next_taken(state, addr)?;
+        let part = (range.after(addr)?, attr, origin);
+        Some(self.up_to_date(state, part))
     }
 
     fn next_taken(&self, state: &mut State, addr: u64) -> Option<Part> {
@@ -217,13 +194,15 @@ impl Taken {
         bytes == self.bytes
     }
 
-    /// The last part, if it is known.
-    pub fn last_part(&self, state: &mut State) -> Option<Part> {
+    /// The last page, if it is known.
+    pub fn last_page(&self, state: &mut State) -> Option<Part> {
         let last = match self.rest {
             Some(rest) => state.aside().last(rest),
             None => *self.parts.get(self.count.checked_sub(1)?)?,
         };
-        last.map(|part| self.up_to_date(part))
+        let (range, attr, origin) = last?;
+        let part = (range.after(range.end() - PAGE)?, attr, origin);
+        Some(self.up_to_date(state, part))
     }
 
     /// Whether it was not all of `range`.
@@ -263,6 +242,18 @@ impl Taken {
         }
         if let Some(rest) = self.rest {
             state.forget_aside(rest);
+        }
+    }
+
+    /// What was moved has come to `range`, and was locked there before it was entered.
+    pub fn set_missed_locks(&self, state: &mut State, range: PageRange) {
+        let mut rest = Some(range);
+        while let Some(range) = rest {
+            let (part, locks) = state.missed_locks.of(range, self.since);
+            if let Some(locks) = locks {
+                state.set_locks(part, locks);
+            }
+            rest = range.after(part.end());
         }
     }
 

@@ -147,10 +147,11 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
                 let part = Part { range: new, ..part };
                 guard.shared.now.put(&part);
                 enter_moved(&mut guard, source.start(), new, &moved);
+                moved.set_missed_locks(&mut guard, new);
             }
             // What was pinned was moved as it was; what is new may not be.
             resync::range(new, true);
-            let last = lock().and_then(|mut guard| moved.last_part(&mut guard));
+            let last = lock().and_then(|mut guard| moved.last_page(&mut guard));
             if let (Some((_, last, _)), Some(more)) = (last, new.after(new.start() + source.len()))
             {
                 let kept = KEPT.bits() & last.flags.bits();
