@@ -1,6 +1,7 @@
 //! Memory cgroups: what is left of the limits that this process is under, and who shares it.
 
 use crate::sys::file::{self, Fd};
+use crate::sys::with_own_table;
 use crate::text::{number, Text};
 use core::ffi::CStr;
 
@@ -91,7 +92,10 @@ impl Group<'_> {
 /// Calls `f` with each path in a /proc/PID/cgroup that is about memory, and whether it is
 /// version 1's. The file may have any length.
 fn each_path(file: &CStr, mut f: impl FnMut(bool, &[u8])) {
-    if let Ok(fd) = Fd::open(file, libc::O_RDONLY, 0) {
+    with_own_table(|| {
+        let Ok(fd) = Fd::open(file, libc::O_RDONLY, 0) else {
+            return;
+        };
         let mut at = 0;
         each_line(
             |room| fd.read_on(&mut at, room).unwrap_or(0),
@@ -101,7 +105,7 @@ fn each_path(file: &CStr, mut f: impl FnMut(bool, &[u8])) {
                 }
             },
         );
-    }
+    });
 }
 
 /// The longest line that counts.

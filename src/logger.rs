@@ -63,15 +63,21 @@ fn write(text: &Text<LINE>) {
     out.push(text.as_bytes());
     out.push(b"\n");
     if TO_FILE.load(Relaxed) {
-        // A handler that jumps away would leave it open.
-        let _undisturbed = sys::Undisturbed::new();
-        let pattern = &settings::config().log_file;
-        let path: Text<1100> = with_names(pattern.as_bytes());
-        if let Some(path) = path.as_cstr() {
+        let pattern = settings::config().log_file.as_bytes();
+        let path: Text<1100> = with_names(pattern);
+        let Some(path) = path.as_cstr() else { return };
+        let append = || {
             // Where it would have to wait for who reads a pipe the line is left out.
             if let Ok(fd) = open_named(path, libc::O_APPEND, 0o600) {
                 let _ = fd.write_all(out.as_bytes());
             }
+        };
+        if is_own(pattern) {
+            // A handler that jumps away would leave it open.
+            let _undisturbed = sys::Undisturbed::new();
+            append();
+        } else {
+            sys::with_own_table(append);
         }
         return;
     }

@@ -4,7 +4,7 @@
 //! file system. No file is asked for by its name: a server that is gone never answers that.
 
 use crate::sys::file::Fd;
-use crate::sys::time;
+use crate::sys::{time, with_own_table};
 use crate::text::number;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::maps::{LineError, Lines};
@@ -80,6 +80,10 @@ pub fn of_device(major: u32, minor: u32) -> Mounted {
 }
 
 fn look_up(major: u32, minor: u32) -> Mounted {
+    with_own_table(|| look_in_the_list(major, minor))
+}
+
+fn look_in_the_list(major: u32, minor: u32) -> Mounted {
     let Ok(fd) = Fd::open(c"/proc/self/mountinfo", libc::O_RDONLY, 0) else {
         return Mounted::Unlisted;
     };

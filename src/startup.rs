@@ -245,6 +245,7 @@ fn start(env: Environment) {
         mode::not_strict();
     }
     helper::start_if_needed();
+    sys::are_in_use();
     say_on();
 }
 

@@ -284,14 +284,16 @@ impl Store {
         if !self.published {
             return;
         }
-        if let (Ok(folder), Some(name)) = (self.folder(), self.name.as_cstr()) {
-            let _ = folder.unlink(name);
-            let socket: Text<108> = with_kind(self.name.as_bytes(), wire::SOCKET);
-            if let Some(name) = socket.as_cstr() {
+        sys::with_own_table(|| {
+            if let (Ok(folder), Some(name)) = (self.folder(), self.name.as_cstr()) {
                 let _ = folder.unlink(name);
+                let socket: Text<108> = with_kind(self.name.as_bytes(), wire::SOCKET);
+                if let Some(name) = socket.as_cstr() {
+                    let _ = folder.unlink(name);
+                }
             }
-        }
-        self.folder.leave(folder::ROOT);
+            self.folder.leave(folder::ROOT);
+        });
     }
 
     /// Where a helper is to listen; empty if nobody can see the directory.
@@ -328,16 +330,18 @@ impl Store {
     }
 
     fn grow(&mut self, k: usize) -> Result<u64, Errno> {
-        // A handler that jumps away would leave descriptors open.
+        // A handler that jumps away would leave what is mapped without an owner.
         let _undisturbed = Undisturbed::new();
         let bytes = segment_bytes(k) as u64;
         let base = if self.published {
-            let folder = self.folder()?;
-            let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
-            let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
-            let offset = segment_offset(k) as u64;
-            fd.allocate(offset, bytes)?;
-            fd.map_apart(offset, bytes)?
+            sys::with_own_table(|| {
+                let folder = self.folder()?;
+                let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
+                let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
+                let offset = segment_offset(k) as u64;
+                fd.allocate(offset, bytes)?;
+                fd.map_apart(offset, bytes)
+            })?
         } else if let (true, Some(header)) = (self.nameless, self.header) {
             let base = header.as_ptr() as u64 + segment_offset(k) as u64;
             // Readers don't believe in what has no pages.

@@ -7,7 +7,7 @@
 use crate::groups;
 use crate::limits;
 use crate::policy::Holding;
-use crate::sys::Undisturbed;
+use crate::sys::{self, Undisturbed};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The cgroup in which this process, or the one whose memory it inherited, was started; 0: unknown.
@@ -25,12 +25,12 @@ pub fn found() -> (Holding, bool) {
     if !limits::has_swap() {
         return (Holding::Kept, true);
     }
-    // Nobody jumps away and leaves a file open.
-    let _undisturbed = Undisturbed::new();
-    let (began, now) = (BEGAN_IN.load(Relaxed), groups::own());
-    let same = began != 0 && now == Some(began);
-    match same && groups::may_not_swap() {
-        true => (Holding::KeptPrivate, true),
-        false => (Holding::Touched, began == 0 || now.is_some()),
-    }
+    sys::with_own_table(|| {
+        let (began, now) = (BEGAN_IN.load(Relaxed), groups::own());
+        let same = began != 0 && now == Some(began);
+        match same && groups::may_not_swap() {
+            true => (Holding::KeptPrivate, true),
+            false => (Holding::Touched, began == 0 || now.is_some()),
+        }
+    })
 }

@@ -181,7 +181,7 @@ impl Thread {
         let parts = self.memory()?;
         // SAFETY: within its memory, which nobody uses.
         unsafe { arch::make_thread_pointer(parts.pointer) };
-        let shares = self.files == Files::Shared || can_leave_descriptors();
+        let shares = self.files == Files::Shared || sys::can_leave_descriptors();
         self.shares.store(shares, Relaxed);
         let files = if shares { libc::CLONE_FILES } else { 0 };
         // It has them blocked as we do now, and for good.
@@ -307,7 +307,7 @@ pub fn alone() -> bool {
         return false;
     }
     let ours = all().filter(|t| t.runs()).count() as u64;
-    match Stat::read(c"/proc/self/stat") {
+    match Stat::own() {
         // The first thread stays in the count until the process ends.
         Ok(stat) if stat.state == b'Z' && stat.threads <= 1 + ours => {
             ENDED.store((stat.ended >> 8) as u32 & 0xff, Relaxed);
@@ -358,15 +358,6 @@ pub fn forget() {
     all().for_each(Thread::forget);
 }
 
-/// Descriptors that the kernel copies into every new table (NR_OPEN_DEFAULT); of those above
-/// it can be told to copy none.
-const COPIED: u64 = 64;
-
-/// Whether there is the call that makes a new table without what is in the old one (Linux 5.9).
-fn can_leave_descriptors() -> bool {
-    file::close_range(u32::MAX, u32::MAX, 0).is_ok()
-}
-
 /// Of the process's descriptors, in the table of a thread that has its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
@@ -392,11 +383,10 @@ const NAP: u32 = 500_000_000;
 fn leave_descriptors(shares: bool) -> Left {
     let copied = match shares {
         true => {
-            let unshare = libc::CLOSE_RANGE_UNSHARE;
-            if file::close_range(COPIED as u32, u32::MAX, unshare).is_err() {
+            if sys::leave_descriptors().is_err() {
                 return Left::Failed;
             }
-            COPIED
+            sys::COPIED.into()
         }
         false => sys::rlimit(libc::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft.min(1 << 20)),
     };

@@ -142,7 +142,8 @@ pub fn is_self(pidfd: i32) -> bool {
     }
     let path: Text<64> = Text::of(format_args!("/proc/self/fdinfo/{pidfd}"));
     let mut buf = [0u8; 512];
-    let Some(Ok(text)) = path.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
+    // (Not by a child: it has few of these descriptors.)
+    let Some(Ok(text)) = path.as_cstr().map(|p| file::read_small_here(p, &mut buf)) else {
         return false;
     };
     text.split(|b| *b == b'\n')

@@ -8,7 +8,7 @@ use super::{notes, State};
 use crate::arch;
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use crate::sys::credentials;
-use crate::sys::{self, file};
+use crate::sys::{self, file, time};
 use crate::text::{hex, Text};
 use crate::thread::{self, Thread};
 use core::cell::UnsafeCell;
@@ -51,9 +51,6 @@ const DOUBLED: u32 = 6;
 /// Looks at which one and the same holder was found asleep, before it is taken for
 /// parked: a millisecond in all.
 const LOOKS: u32 = 2;
-
-/// Naps after which a holder is looked at that no handler can have come upon: 100 milliseconds.
-const LONG: u32 = 9;
 
 /// [`WORD`], without its bit 0, of a holder that was found parked, as long as it has the lock: nobody
 /// else waits for it.
@@ -208,8 +205,7 @@ enum Nap {
 }
 
 /// Sleeps until the lock is given back, or for some time; `word` is its holder's, and this is nap number
-/// `n`. A look at it opens files, whose numbers other threads may want: without handlers, none is taken
-/// in the first [`LONG`] naps.
+/// `n`.
 fn nap(word: u64, n: u32) -> Nap {
     let marked = WORD.compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed);
     if marked.is_err() {
@@ -220,6 +216,7 @@ fn nap(word: u64, n: u32) -> Nap {
         return Nap::None;
     }
     let longer = n.saturating_sub(LOOKS).min(DOUBLED);
+    let spent = time::spent_by(tid_of(word));
     // (A timer of the application's may end each nap.)
     sys::futex_wait(&TURN, turn, PATIENCE << longer);
     if WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
@@ -227,8 +224,11 @@ fn nap(word: u64, n: u32) -> Nap {
     }
     let owner = match sys::thread_alive(tid_of(word)) {
         false => Owner::Gone,
-        true if n > LONG || sys::signal::are_any_handled() => owner(word),
-        true => Owner::Busy,
+        true if time::spent_by(tid_of(word)) != spent => Owner::Busy,
+        // (Yama may forbid a child what it lets a thread read.)
+        true => sys::with_own_table(|| owner(word))
+            .or_else(|| owner(word))
+            .unwrap_or(Owner::Asleep),
     };
     if TURN.load(Acquire) != turn {
         // It was given back meanwhile, and what was looked at may have been another call.
@@ -273,24 +273,23 @@ enum Owner {
     Gone,
 }
 
+/// Looks at the holder. `None`: who asks must not see where it is.
 #[cold]
 #[inline(never)]
-fn owner(word: u64) -> Owner {
+fn owner(word: u64) -> Option<Owner> {
     let tid = tid_of(word);
     // In another pid namespace's /proc the numbers are somebody else's.
     if !credentials::is_proc_ours() {
-        return Owner::Asleep;
+        return Some(Owner::Asleep);
     }
     // Before all else: who waits for a page, for mmap_lock or for a vfork child (which has its number
     // and may hold the lock) is in a system call, too.
     if !is_at_rest(tid) {
-        return Owner::Busy;
+        return Some(Owner::Busy);
     }
     let mut buf = [0u8; 256];
     let syscall: Text<64> = path_of(tid, "syscall");
-    let Some(Ok(text)) = syscall.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
-        return Owner::Asleep;
-    };
+    let text = file::read_small(syscall.as_cstr()?, &mut buf).ok()?;
     // "NR a b c d e f SP PC"; "-1 SP PC" outside of a call, where somebody has stopped it; or
     // "running".
     let text = text.strip_suffix(b"\n").unwrap_or(text);
@@ -299,11 +298,11 @@ fn owner(word: u64) -> Owner {
         Some(b"-1") => words.next(),
         _ => words.nth(6),
     };
-    match sp.and_then(|sp| hex(sp.strip_prefix(b"0x")?)) {
+    Some(match sp.and_then(|sp| hex(sp.strip_prefix(b"0x")?)) {
         None => Owner::Busy,
         Some(sp) if sp > sp_of(word) + 63 && !is_on_top(sp, sp_of(word)) => Owner::Gone,
         Some(_) => Owner::Asleep,
-    }
+    })
 }
 
 /// Bytes of a handler's stack that are searched for what it came upon.

@@ -9,7 +9,7 @@ use crate::mounts::{self, Mounted};
 use crate::policy;
 use crate::registrar::pin;
 use crate::share;
-use crate::sys::{self, file, file::Fd, file::Stat, Errno, Undisturbed};
+use crate::sys::{self, file, file::Fd, file::Stat, Errno};
 use crate::text::Text;
 use core::sync::atomic::{
     AtomicBool, AtomicU64, AtomicU8,
@@ -392,7 +392,10 @@ pub fn knows_populate() -> bool {
 #[cold]
 #[inline(never)]
 fn special_in_smaps(start: u64) -> Option<Kind> {
-    let _undisturbed = Undisturbed::new();
+    sys::with_own_table(|| look_in_smaps(start))
+}
+
+fn look_in_smaps(start: u64) -> Option<Kind> {
     let fd = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0).ok()?;
     let (mut buffer, mut at) = ([0u8; 4608], 0);
     let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read_on(&mut at, b));

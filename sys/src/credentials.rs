@@ -1,8 +1,9 @@
 //! Ids and capabilities: those of this thread by system calls, those of others from /proc.
 
 use crate::file::{self, Fd};
+use crate::process::may_be_filtered;
 use crate::text::{number, Text};
-use crate::{call, Errno, Result};
+use crate::{call, with_own_table, Errno, Result};
 use core::ffi::CStr;
 
 /// What of a task's credentials decides who may trace it.
@@ -69,13 +70,15 @@ impl Credentials {
 
     /// Reads a status file. `None`: it can't be read, or a line is missing.
     pub fn read(path: &CStr) -> Option<Self> {
-        let mut found = Self::default();
-        let mut lines = 0;
-        let all = each_line(&Fd::open(path, libc::O_RDONLY, 0).ok()?, |line| {
-            lines += u32::from(found.take(line) == Some(true));
-        });
-        all.ok()?;
-        (lines == 5).then_some(found)
+        with_own_table(|| {
+            let mut found = Self::default();
+            let mut lines = 0;
+            let all = each_line(&Fd::open(path, libc::O_RDONLY, 0).ok()?, |line| {
+                lines += u32::from(found.take(line) == Some(true));
+            });
+            all.ok()?;
+            (lines == 5).then_some(found)
+        })
     }
 
     /// Takes a line in; whether it is one of those that every kernel has.
@@ -122,6 +125,30 @@ pub fn effective() -> Result<u32> {
     Ok(sets[0])
 }
 
+/// Calls `f` while this thread does not have CAP_SYS_ADMIN in effect.
+///
+/// # Errors
+/// EPERM: it has it, and a filter may forbid to lay it down.
+pub fn without_sys_admin<T>(f: impl FnOnce() -> T) -> Result<T> {
+    const SYS_ADMIN: u32 = 1 << 21;
+    let mut header = [CAPABILITY_VERSION, 0];
+    let mut sets = [0u32; 6];
+    call!(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr())?;
+    if sets[0] & SYS_ADMIN == 0 {
+        return Ok(f());
+    }
+    if may_be_filtered() {
+        return Err(Errno::PERM);
+    }
+    let set = |sets: &[u32; 6]| call!(libc::SYS_capset, header.as_ptr(), sets.as_ptr());
+    let mut without = sets;
+    without[0] &= !SYS_ADMIN;
+    set(&without)?;
+    let returned = f();
+    set(&sets)?;
+    Ok(returned)
+}
+
 /// The capabilities that process `pid` may have, in its own user namespace. ESRCH: there is none.
 pub fn permitted(pid: u32) -> Result<u64> {
     let header = [CAPABILITY_VERSION, pid];
@@ -134,18 +161,21 @@ pub fn permitted(pid: u32) -> Result<u64> {
 /// Whether a number means the same process in /proc as here. It does not where /proc is that of
 /// an outer pid namespace: a process of this one has numbers in both, and there this one says so.
 pub fn is_proc_ours() -> bool {
-    let (mut number_there, mut numbers) = (None, 1);
-    let Ok(file) = Fd::open(c"/proc/self/status", libc::O_RDONLY, 0) else {
-        return false;
-    };
-    let all = each_line(&file, |line| {
-        if let Some(value) = line.strip_prefix(b"Pid:") {
-            number_there = words(value).next().and_then(number);
-        } else if let Some(value) = line.strip_prefix(b"NSpid:") {
-            numbers = words(value).count();
-        }
-    });
-    all.is_ok() && numbers == 1 && number_there == Some(u64::from(crate::getpid()))
+    with_own_table(|| {
+        let (mut number_there, mut numbers) = (None, 1);
+        let Ok(file) = Fd::open(c"/proc/self/status", libc::O_RDONLY, 0) else {
+            return false;
+        };
+        let all = each_line(&file, |line| {
+            if let Some(value) = line.strip_prefix(b"Pid:") {
+                number_there = words(value).next().and_then(number);
+            } else if let Some(value) = line.strip_prefix(b"NSpid:") {
+                numbers = words(value).count();
+            }
+        });
+        // (A child that reads it has a number of its own.)
+        all.is_ok() && numbers == 1 && number_there == Some(u64::from(crate::getpid()))
+    })
 }
 
 /// The kernel's version 3 of capability sets.

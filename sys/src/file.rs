@@ -2,7 +2,7 @@
 //! closed again at once: programs close whatever they find open.
 
 use crate::text::Text;
-use crate::{call, filter, Access, Errno, Result, Segment};
+use crate::{call, filter, with_own_table, Access, Errno, Result, Segment};
 use core::ffi::CStr;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -528,8 +528,14 @@ pub fn read_link<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     Ok(buf.get(..n as usize).unwrap_or(&[]))
 }
 
-/// Reads the whole of a small file; the bytes used of `buf`.
+/// Reads the whole of a small file, which is opened as by [`with_own_table`]; the bytes used of `buf`.
 pub fn read_small<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
+    let used = with_own_table(|| read_small_here(path, buf).map(<[u8]>::len))?;
+    Ok(buf.get(..used).unwrap_or(&[]))
+}
+
+/// As [`read_small`], in this thread's table of descriptors.
+pub fn read_small_here<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     let fd = Fd::open(path, libc::O_RDONLY, 0)?;
     let mut used = 0;
     loop {

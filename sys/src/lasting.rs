@@ -6,9 +6,9 @@
 //! never closed by their numbers. They belong to one address space: a child of fork opens its own.
 
 use crate::arch::Frame;
-use crate::credentials::effective;
+use crate::credentials::without_sys_admin;
 use crate::file::{self, Fd};
-use crate::{check, Errno, Result, Undisturbed};
+use crate::{check, with_own_table, Errno, Result, Undisturbed};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -42,6 +42,9 @@ const PATIENCE: u32 = 3;
 /// CLOSE_RANGE_UNSHARE.
 const UNSHARE: u64 = 2;
 
+/// Whether somebody reads the list that stays open, as text.
+pub(crate) static IS_READ: AtomicBool = AtomicBool::new(false);
+
 /// Whether the list shows only what was mapped when it was opened, as under qemu-user: then each is
 /// opened each time.
 static IS_SNAPSHOT: AtomicBool = AtomicBool::new(false);
@@ -64,6 +67,7 @@ pub fn keep(is_live: fn(&Fd) -> Result<bool>) {
 /// Opens, in a child of fork, its own in the place of its parent's. Not where it is not `alone` in its
 /// table: there each is opened each time.
 pub fn child(alone: bool) {
+    IS_READ.store(false, Relaxed);
     for lasting in ALL {
         let parents = lasting.there();
         lasting.number.store(-1, Relaxed);
@@ -104,19 +108,19 @@ impl Lasting {
 
     /// Opens it anew. What that fails for may be over at once (a table of descriptors that is full, no
     /// memory), so it is tried three times.
-    fn open(&self) -> Result<Fd> {
+    pub(crate) fn open(&self) -> Result<Fd> {
         let open = || Fd::open(self.path, libc::O_RDONLY, 0);
         open().or_else(|_| open()).or_else(|_| open())
     }
 
     /// Opens what is to stay open. EPERM: it must not. The kernel shows page frames by a pagemap that
-    /// CAP_SYS_ADMIN has opened, also when the process has given that up.
+    /// CAP_SYS_ADMIN has opened, also when the process has given that up: it is opened without.
     fn open_to_stay(&self) -> Result<Fd> {
-        const SYS_ADMIN: u32 = 1 << 21;
-        let is_pagemap = core::ptr::eq(self, &PAGEMAP);
-        let shows_frames = is_pagemap && effective().map_or(true, |set| set & SYS_ADMIN != 0);
-        match IS_SNAPSHOT.load(Relaxed) || shows_frames {
-            true => Err(Errno::PERM),
+        if IS_SNAPSHOT.load(Relaxed) {
+            return Err(Errno::PERM);
+        }
+        match core::ptr::eq(self, &PAGEMAP) {
+            true => without_sys_admin(|| self.open())?,
             false => self.open(),
         }
     }
@@ -186,82 +190,54 @@ impl Lasting {
     }
 
     /// Opens it anew, if the program has closed it by a call that was not seen and has one thread.
-    /// Returns whether it has.
+    /// Returns its number.
     #[cold]
     #[inline(never)]
-    fn comes_back(&self) -> bool {
+    fn comes_back(&self) -> Option<i32> {
         if self.number.load(Relaxed) < 0 || !crate::is_memory_owner() || !crate::is_alone() {
-            return false;
+            return None;
         }
         let _undisturbed = Undisturbed::new();
-        self.renew().is_ok()
+        self.renew().ok()?;
+        self.there()
     }
 }
 
-/// The way to a file that stays open, or to another one like it.
-pub struct Reader {
-    lasting: &'static Lasting,
-    /// Opened for this once; `None`: it is open all the time.
-    own: Option<Fd>,
-    /// A handler that jumps away would leave it open.
-    _undisturbed: Option<Undisturbed>,
-}
-
-impl Reader {
-    /// Returns the way to `lasting`.
-    ///
-    /// # Errors
-    /// open(2)'s.
-    pub fn of(lasting: &'static Lasting) -> Result<Self> {
-        if lasting.there().is_some() || lasting.comes_back() {
-            return Ok(Self {
-                lasting,
-                own: None,
-                _undisturbed: None,
-            });
-        }
-        Self::own(lasting)
-    }
-
-    /// Returns the way to another one like `lasting`, opened for this once.
-    ///
-    /// # Errors
-    /// open(2)'s.
-    pub fn own(lasting: &'static Lasting) -> Result<Self> {
-        let undisturbed = Undisturbed::new();
-        Ok(Self {
-            lasting,
-            own: Some(lasting.open()?),
-            _undisturbed: Some(undisturbed),
-        })
-    }
-
-    /// Has `with` ask the file, more than once if its number goes to another one meanwhile.
+impl Lasting {
+    /// Has `with` ask the file, more than once if its number goes to another one meanwhile; or another
+    /// one like it, which is opened for that.
     ///
     /// # Errors
     /// What `with` returns, and open(2)'s.
     pub fn ask<T>(&self, with: &mut dyn FnMut(&Fd) -> Result<T>) -> Result<T> {
-        if let Some(own) = &self.own {
-            return with(own);
-        }
         for _ in 0..TRIES {
-            let Some(number) = self.lasting.there() else {
+            let Some(number) = self.there().or_else(|| self.comes_back()) else {
                 break;
             };
             let told = with(&file::borrow(number));
-            if self.lasting.is_it(number) {
+            if self.is_it(number) {
                 return told;
             }
         }
         self.ask_another(with)
     }
 
+    /// Returns whether there is something to be asked.
+    ///
+    /// # Errors
+    /// open(2)'s.
+    pub fn is_readable(&self) -> Result<()> {
+        match self.there().or_else(|| self.comes_back()) {
+            Some(_) => Ok(()),
+            None => self.ask_another(&mut |_| Ok(())),
+        }
+    }
+
     /// Asks one that is opened for that.
     #[cold]
     #[inline(never)]
     fn ask_another<T>(&self, with: &mut dyn FnMut(&Fd) -> Result<T>) -> Result<T> {
-        let _undisturbed = Undisturbed::new();
-        with(&self.lasting.open()?)
+        with_own_table(|| with(&self.open()?))
     }
 }
 

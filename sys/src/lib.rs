@@ -18,6 +18,7 @@ pub mod lasting;
 pub mod mappings;
 mod memory;
 pub mod netlink;
+mod own_table;
 pub mod pagemap;
 pub mod process;
 pub mod scheduling;
@@ -28,6 +29,7 @@ pub mod time;
 
 pub use descriptors::*;
 pub use memory::*;
+pub use own_table::*;
 
 /// An error number of the kernel, 1 to 4095. Unknown ones stay what they are.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 //! that costs does not depend on how many mappings there are.
 
 use crate::file::Fd;
-use crate::lasting::{Reader, MAPS};
-use crate::{Errno, Result};
+use crate::lasting::{IS_READ, MAPS};
+use crate::{Errno, Result, Undisturbed};
+use core::sync::atomic::Ordering::*;
 
 /// _IOWR('f', 17, struct procmap_query).
 const PROCMAP_QUERY: u64 = 0xc068_6611;
@@ -115,12 +116,23 @@ impl Fd {
     }
 }
 
-/// The list of this process as text, opened for one reading: it goes on where it has ended, at an
+/// The list of this process as text. It has one reader at a time: it goes on where it has ended, at an
 /// address. A second reader of one open file would have the kernel count bytes from the start, which
 /// tears lines where mappings come and go meanwhile.
 pub struct Text {
-    list: Reader,
+    /// A file of its own, for who comes while another reads the one that stays open.
+    own: Option<Fd>,
     at: u64,
+    /// A handler that jumps away would leave the file open, or the other one taken.
+    _undisturbed: Undisturbed,
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        if self.own.is_none() {
+            IS_READ.store(false, Release);
+        }
+    }
 }
 
 impl Text {
@@ -129,12 +141,17 @@ impl Text {
     /// # Errors
     /// open(2)'s.
     pub fn open() -> Result<Self> {
-        let list = match Reader::own(&MAPS) {
-            // There is no descriptor for it: the file that stays open is read.
-            Err(Errno::MFILE | Errno::NFILE) => Reader::of(&MAPS),
-            own => own,
+        let _undisturbed = Undisturbed::new();
+        let is_ours = MAPS.there().is_some() && !IS_READ.swap(true, Acquire);
+        let own = match is_ours {
+            true => None,
+            false => Some(MAPS.open()?),
         };
-        Ok(Self { list: list?, at: 0 })
+        Ok(Self {
+            own,
+            at: 0,
+            _undisturbed,
+        })
     }
 
     /// Reads what comes next into `buf`.
@@ -143,14 +160,17 @@ impl Text {
     /// read(2)'s.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let at = self.at;
-        let n = self.list.ask(&mut |list| list.read_at(buf, at))?;
+        let n = match &self.own {
+            Some(own) => own.read_at(buf, at),
+            None => MAPS.ask(&mut |list| list.read_at(buf, at)),
+        }?;
         self.at += n as u64;
         Ok(n)
     }
 }
 
 /// The list of this process, to be asked.
-pub struct List(Reader);
+pub struct List(());
 
 impl List {
     /// Returns the list.
@@ -158,7 +178,7 @@ impl List {
     /// # Errors
     /// open(2)'s.
     pub fn open() -> Result<Self> {
-        Reader::of(&MAPS).map(Self)
+        MAPS.is_readable().map(Self)
     }
 
     /// Asks it as [`Fd::query`] does.
@@ -166,7 +186,7 @@ impl List {
     /// # Errors
     /// ENOTTY: the kernel doesn't know the request; open(2)'s.
     pub fn query(&self, addr: u64, wanted: Wanted, room: &mut [u8]) -> Result<Option<Query>> {
-        self.0.ask(&mut |list| list.query(addr, wanted, room))
+        MAPS.ask(&mut |list| list.query(addr, wanted, room))
     }
 
     /// Calls `each` with every mapping that is `wanted` and ends above `addr`, in their order, until it
@@ -182,7 +202,7 @@ impl List {
         let (mut from, mut most) = (addr, 1);
         loop {
             let mut batch = Batch::new(from, wanted, most);
-            if self.0.ask(&mut |list| batch.fill(list, room)).is_err() {
+            if MAPS.ask(&mut |list| batch.fill(list, room)).is_err() {
                 return Some(from);
             }
             for query in batch.found() {

@@ -4,7 +4,7 @@
 //! and of every page of a file that the process may not write.
 
 use crate::file::Fd;
-use crate::lasting::{Reader, PAGEMAP};
+use crate::lasting::PAGEMAP;
 use crate::{Access, Errno, Result, PAGE};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -18,7 +18,7 @@ pub const FILE: u64 = 1 << 61;
 pub const EXCLUSIVE: u64 = 1 << 56;
 
 /// The file.
-pub struct Pagemap(Reader);
+pub struct Pagemap(());
 
 /// `struct pm_scan_arg` (linux/fs.h).
 #[repr(C)]
@@ -53,7 +53,7 @@ static CANNOT_SCAN: AtomicBool = AtomicBool::new(false);
 impl Pagemap {
     /// Opens it. Fails where /proc is not mounted, and in a process that may not be dumped.
     pub fn open() -> Result<Self> {
-        Reader::of(&PAGEMAP).map(Self)
+        PAGEMAP.is_readable().map(Self)
     }
 
     /// Reads the words of the pages from `at` on.
@@ -63,7 +63,7 @@ impl Pagemap {
         let at = words.as_mut_ptr() as u64;
         // SAFETY: any words are valid ones.
         let read = &mut |file: &Fd| unsafe { file.copy_at(Access::Read, at, bytes, from) };
-        let n = self.0.ask(read)?;
+        let n = PAGEMAP.ask(read)?;
         (n == bytes).then_some(()).ok_or(Errno::FAULT)
     }
 
@@ -98,8 +98,7 @@ impl Pagemap {
 
     fn scan(&self, scan: &mut Scan) -> Result<u64> {
         // SAFETY: a struct pm_scan_arg, and as much room for regions as it says.
-        self.0
-            .ask(&mut |file| unsafe { file.ioctl(PAGEMAP_SCAN, &raw mut *scan) })
+        PAGEMAP.ask(&mut |file| unsafe { file.ioctl(PAGEMAP_SCAN, &raw mut *scan) })
     }
 
     /// Fills `words` with regions of pages from `from` on, below `end`, that are in the page

@@ -2,7 +2,7 @@
 
 use crate::file::{self, Fd};
 use crate::text::{number, Text};
-use crate::{call, filter, Errno, Result, PAGE};
+use crate::{call, filter, with_own_table, Errno, Result, PAGE};
 use core::ffi::CStr;
 
 /// Who a process is: a pid can come again, pid and start time together don't.
@@ -21,7 +21,7 @@ impl Identity {
     pub fn own() -> Result<Self> {
         Ok(Self {
             pid: crate::getpid(),
-            start: Stat::read(c"/proc/self/stat")?.start,
+            start: Stat::own()?.start,
             namespace: own_namespace()?,
         })
     }
@@ -68,6 +68,13 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// The status of this process. Opened in the table of its descriptors: a child that opened it in
+    /// another one would read its own.
+    pub fn own() -> Result<Self> {
+        let mut buf = [0u8; 1024];
+        Self::parse(file::read_small_here(c"/proc/self/stat", &mut buf)?)
+    }
+
     /// The status of `pid`, as [`Stat::read`].
     pub fn of(pid: u64) -> Result<Self> {
         let path: Text<64> = Text::of(format_args!("/proc/{pid}/stat"));
@@ -120,12 +127,17 @@ pub fn own_status(name: &[u8]) -> Option<u64> {
 /// This process's parent, as /proc says: 0 if it is in another pid namespace. A seccomp filter may
 /// trap a program's calls of getppid, and only those.
 pub fn own_parent() -> Option<u64> {
-    own_number(b"PPid:", 10)
+    // (Not by a child, whose parent is this process.)
+    read_own_number(b"PPid:", 10)
 }
 
 /// The number behind `name` in this thread's /proc/self/status, which may be long: the groups
 /// that it is in come before much else.
 fn own_number(name: &[u8], radix: u32) -> Option<u64> {
+    with_own_table(|| read_own_number(name, radix))
+}
+
+fn read_own_number(name: &[u8], radix: u32) -> Option<u64> {
     let file = Fd::open(c"/proc/thread-self/status", libc::O_RDONLY, 0).ok()?;
     let mut buf = [0u8; 512];
     // How much of the name this line has so far; `None`: it is another one.
@@ -350,7 +362,7 @@ mod tests {
         assert!(Stat::read(&path).unwrap().over());
         child.wait().unwrap();
         assert_eq!(Stat::read(&path).unwrap_err(), Errno::NOENT);
-        let us = Stat::read(c"/proc/self/stat").unwrap();
+        let us = Stat::own().unwrap();
         assert!(!us.over() && !us.exiting && us.threads >= 1 && us.start > 0);
     }
 }

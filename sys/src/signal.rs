@@ -1,30 +1,9 @@
 //! Signals: masks, actions, alternate stacks, and sending them to threads of this process.
 
-use crate::{call, getpid, gettid, Errno, Result};
+use crate::{call, getpid, gettid, Result};
 
 /// Bytes of a signal mask of the kernel's.
 pub const MASK_BYTES: u64 = 8;
-
-/// Returns whether the process has a handler for any signal; yes where that can't be known.
-pub fn are_any_handled() -> bool {
-    (1..=64).any(|signal| {
-        // As the kernel has it: handler, flags, restorer, mask.
-        let mut action = [0u64; 4];
-        match call!(
-            libc::SYS_rt_sigaction,
-            signal,
-            0,
-            action.as_mut_ptr(),
-            MASK_BYTES
-        ) {
-            Ok(_) => {
-                let [handler, ..] = action;
-                !matches!(handler as usize, libc::SIG_DFL | libc::SIG_IGN)
-            }
-            Err(e) => e != Errno::INVAL,
-        }
-    })
-}
 
 /// Changes this thread's mask by `set`; `how` is SIG_BLOCK, SIG_UNBLOCK or SIG_SETMASK. What it
 /// was before goes to `old`.

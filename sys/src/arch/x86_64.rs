@@ -155,6 +155,43 @@ pub unsafe fn application_call(frame: &Frame) -> i64 {
     ret
 }
 
+/// Makes a child by clone(2) with `flags`, CLONE_VM and CLONE_VFORK among them, that calls `f` with
+/// `with` on this thread's stack, as this thread, and ends. Returns the child's id, or -errno, when it has
+/// ended.
+///
+/// # Safety
+/// `f` and what it gets may be used by this thread now.
+pub(crate) unsafe fn call_in_child(flags: u64, f: extern "C" fn(*mut ()), with: *mut ()) -> i64 {
+    let ret: i64;
+    // SAFETY: this thread sleeps while its child uses the stack below this frame.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "mov rdi, r12",
+            "call r13",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            exit = const libc::SYS_exit,
+            inlateout("rax") libc::SYS_clone => ret,
+            in("rdi") flags,
+            in("rsi") 0,
+            in("rdx") 0,
+            in("r10") 0,
+            in("r8") 0,
+            in("r12") with,
+            in("r13") f,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    ret
+}
+
 /// The processor's time-stamp counter, for cheap interval measurements.
 #[inline]
 pub fn ticks() -> u64 {
