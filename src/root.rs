@@ -55,7 +55,7 @@ pub static ALL: Subscribers = Subscribers {
     helpers: helper::count,
     keys_idle: rotator::begin,
     domain_opened: rotator::begin_now,
-    fillers: rotator::fillers,
+    rotators: rotator::count,
     keys_pause: rotator::pause,
     keys_resume: rotator::resume,
     nothing_lent: &[withdraw, helper_ends],

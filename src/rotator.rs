@@ -82,9 +82,9 @@ fn goes_on() -> bool {
     AWAKE.load(SeqCst) == YES && BEGAN.load(SeqCst) == PAUSES.load(SeqCst)
 }
 
-/// How many of it there are that may be there for a domain that is filled: one, or none.
-pub fn fillers() -> u64 {
-    u64::from(adopting::is_on() && THREAD.exists())
+/// How many of it there are: one, or none.
+pub fn count() -> u64 {
+    u64::from(THREAD.exists())
 }
 
 /// A thread that ends is waited for so often.

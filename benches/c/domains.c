@@ -95,11 +95,15 @@ static void busy(void)
 	NEED(ibv_dealloc_pd(r.pd) == EBUSY);
 }
 
-/* Memory calls, ten of each kind, and what tells them apart in strace's output. */
+/* Memory calls, ten of each kind, and what tells them apart in strace's output. A second adapter is used
+ * while keys of the first wait to be revoked. */
 static void calls(void)
 {
 	enum { TIMES = 10 };
 	char *p[TIMES];
+	struct ibv_context *second = open_device(ADAPTER("1"));
+	struct ibv_pd *pd = second ? ibv_alloc_pd(second) : NULL;
+	NEED(pd && ibv_dereg_mr(registered(pd, buf, PAGE)) == 0);
 	for (int i = 0; i < TIMES; i++)
 		NEED(munmap(p[i] = island(16), 16 * PAGE) == 0);
 	getppid();
@@ -118,6 +122,7 @@ static void calls(void)
 	for (int i = 0; i < TIMES; i++)
 		NEED(madvise(p[i], 2 * PAGE, MADV_DONTNEED) == 0);
 	getppid();
+	NEED(ibv_dealloc_pd(pd) == 0 && ibv_close_device(second) == 0);
 }
 
 int main(int argc, char **argv)

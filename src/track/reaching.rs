@@ -109,7 +109,7 @@ fn hold(fd: i32, file: FileId, rdev: Option<u64>) -> Result<Way> {
     }
     match &mut way {
         Way::Own(held) => held.is(file, rdev),
-        Way::Programs(_) if rdev.is_some() => descriptors::found(fd),
+        Way::Programs(_) if alone && rdev.is_some() => descriptors::found(fd),
         Way::Programs(_) => (),
     }
     Ok(way)

@@ -50,8 +50,8 @@ pub struct Subscribers {
     /// A domain is to be filled ([`adopting`](super::adopting)). False: no thread of the shim's
     /// sees to it.
     pub domain_opened: fn() -> bool,
-    /// How many threads there are that fill domains.
-    pub fillers: fn() -> u64,
+    /// How many threads of the shim's own there are that register and deregister.
+    pub rotators: fn() -> u64,
     /// No thread that sees to those may be there, until the next is called. Whether there was one.
     pub keys_pause: fn() -> bool,
     /// The rotator may be there again, and is.
@@ -83,7 +83,7 @@ static NOBODY: Subscribers = Subscribers {
     helpers: || 0,
     keys_idle: || false,
     domain_opened: || false,
-    fillers: || 0,
+    rotators: || 0,
     keys_pause: || false,
     keys_resume: || (),
     nothing_lent: &[],
@@ -157,11 +157,15 @@ pub fn helpers() -> u64 {
 }
 
 /// Returns whether this is the process's only thread, but for the helper: what peers have it put
-/// there, they can put there themselves, too. A thread that fills a domain writes to no memory.
+/// there, they can put there themselves, too. The rotator writes to no memory of the program's, and
+/// closes none of its descriptors.
 pub fn alone() -> bool {
-    let helped = helpers() + (table().fillers)();
+    let ours = || helpers() + (table().rotators)();
+    let before = ours();
     // Two entries for the folder itself and its parent, and one for each thread.
-    file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)
+    let alone = file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + before);
+    // One that has ended meanwhile may have been counted for one of the program's.
+    alone && ours() == before
 }
 
 /// The code of `range` is gone.
