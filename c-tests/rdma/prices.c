@@ -111,6 +111,17 @@ static void busy(void)
 	CALL_AS("its adapter", ibv_close_device(r.ctx));
 }
 
+/* Resident memory is paid for, whatever was asked of a device that has no on-demand paging. */
+static void resident(void)
+{
+	enum { MUCH = 256 << 20, EACH = BYTES + (256 << 10) };
+	char *much = mmap(NULL, MUCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	NEED(much != MAP_FAILED);
+	int n = young();
+	PROMISE(!by_price() || n >= MUCH / EACH / 2);
+	NEED(munmap(much, MUCH) == 0);
+}
+
 /* Who asks for keys need not pay. */
 static void asks(void)
 {
@@ -134,6 +145,7 @@ int main(void)
 	prices();
 	classes();
 	busy();
+	resident();
 	asks();
 	CALL_AS("closed", ibv_close_device(ctx));
 	return wrong != 0;

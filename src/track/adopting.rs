@@ -267,7 +267,7 @@ fn is_due_as_reckoned(candidate: Candidate, now: u64) -> bool {
 
 /// What a new domain of the class `class` costs: a region for each mapping that it registers ahead,
 /// of what is small, and of what is large as much as is `resident`. If it is more than `most`, it is not
-/// reckoned to the end.
+/// reckoned to the end. With on-demand paging it costs less: which device has that is not asked.
 fn price(state: &State, class: Access, resident: u64, most: u64) -> u64 {
     let (mut regions, mut small, mut large) = (0, 0u64, 0u64);
     let all = settings::config().pin != Pin::Auto;
@@ -283,11 +283,7 @@ fn price(state: &State, class: Access, resident: u64, most: u64) -> u64 {
         }
     });
     let large = large.min(resident.saturating_sub(small));
-    let bytes = match settings::config().hca_odp {
-        true => 0,
-        false => small.saturating_add(large).min(state.total),
-    };
-    candidates::cost(regions, bytes)
+    candidates::cost(regions, small.saturating_add(large).min(state.total))
 }
 
 /// Calls `then` with the bytes of each piece of memory that a new domain of the class `class` registers
