@@ -104,6 +104,7 @@ mod stock {
         adopting = "adopting" [] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         managed = "managed" [] [] Same;
         prices = "prices" [] [("REGALL_PIN", "auto"), ("REGALL_REVOKE_MS", "off")] Same;
+        prices_odp = "prices" [] [("REGALL_PIN", "auto"), ("REGALL_REVOKE_MS", "off"), ("REGALL_HCA_MODE", "odp")] Same;
         crowded = "crowded" [] [("REGALL_PIN", "auto")] Same;
         unseen = "unseen" [] [("REGALL_PIN", "auto")] Same;
         unseen_ring = "unseen" ["ring"] [("REGALL_PIN", "auto")] Same;
@@ -128,6 +129,7 @@ mod stock {
         requests_auto = "requests" [] [("REGALL_PIN", "auto")] Same;
         requests_within = "requests_within" [] [] Same;
         closed = "closed" [] [] Same;
+        calls = "calls" [] [("REGALL_PIN", "auto")] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
 }

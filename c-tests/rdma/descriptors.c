@@ -1,8 +1,8 @@
 /*
  * Proves: a registration by ioctl belongs to the open file, whatever number it was asked for by: a
  * number that comes to mean another adapter (dup2, close, a thread's own table) gets that one's
- * regions, an adapter is closed with its last descriptor, by whatever call that goes, and what another
- * process has open stays.
+ * regions, an adapter is closed with its last descriptor, by whatever call that goes, what another
+ * process has open stays, and descriptors of ours are in nobody's way.
  */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -10,7 +10,9 @@
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include "requests.h"
 
@@ -331,6 +333,123 @@ static void taken_by_another_thread(void)
 	say("taken by another thread: closed: %s, another file: %s", closed ? "yes" : "never", others ? "yes" : "never");
 }
 
+static volatile pid_t protector;
+
+static void *protect_all_the_time(void *arg)
+{
+	protector = gettid();
+	while (!over) {
+		char *m = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		NEED(m != MAP_FAILED && mprotect(m + 4 * PAGE, 4 * PAGE, PROT_READ) == 0);
+		NEED(munmap(m, 16 * PAGE) == 0);
+	}
+	return arg;
+}
+
+/* Where that thread is stopped: with a descriptor of ours for the program's `from`, behind the first of several
+ * requests (those before an mprotect), or where it is about to close it behind the last. */
+struct stop {
+	int from;
+	bool closes;
+	pthread_t thread;
+	pid_t tracer;
+	int tell[2], go[2];
+};
+
+static void trace(const struct stop *s)
+{
+	struct user_regs_struct at;
+	int ours = -1, made = -9;
+	bool asked = false;
+	char c;
+	NEED(ptrace(PTRACE_SEIZE, protector, 0, PTRACE_O_TRACESYSGOOD) == 0);
+	NEED(ptrace(PTRACE_INTERRUPT, protector, 0, 0) == 0);
+	for (;;) {
+		NEED(waitpid(protector, NULL, __WALL) == protector && ptrace(PTRACE_GETREGS, protector, 0, &at) == 0);
+		bool done = (long)at.rax >= 0, is_ours = made == (s->closes ? 1 : 2) && (int)at.rdi == ours;
+		if (at.orig_rax == SYS_mmap)
+			made = 0, asked = false;
+		if (done && at.orig_rax == SYS_fcntl && at.rsi == F_DUPFD_CLOEXEC && (int)at.rdi == s->from)
+			made++, ours = (int)at.rax;
+		asked |= done && at.orig_rax == SYS_ioctl && is_ours;
+		if (asked && (!s->closes || (!done && is_ours && at.orig_rax == SYS_fcntl && at.rsi == F_GETSIG)))
+			break;
+		NEED(ptrace(PTRACE_SYSCALL, protector, 0, 0) == 0);
+	}
+	NEED(write(s->tell[1], &ours, sizeof ours) == sizeof ours);
+	if (s->closes)
+		usleep(300000); /* It is waited for. */
+	else
+		NEED(read(s->go[0], &c, 1) == 1);
+	NEED(ptrace(PTRACE_DETACH, protector, 0, 0) == 0);
+	_exit(wrong != 0);
+}
+
+/* The number of our descriptor, or of one that may be. */
+static int stopped(struct stop *s)
+{
+	int ours = 960;
+	over = 0;
+	protector = 0;
+	NEED(pipe(s->tell) == 0 && pipe(s->go) == 0);
+	NEED(pthread_create(&s->thread, NULL, protect_all_the_time, NULL) == 0);
+	while (protector == 0)
+		usleep(1000);
+	if (is_lent()) {
+		s->tracer = fork();
+		if (s->tracer == 0)
+			trace(s);
+		NEED(read(s->tell[0], &ours, sizeof ours) == sizeof ours);
+	}
+	return ours;
+}
+
+static void goes_on(struct stop *s)
+{
+	int status = 0;
+	NEED(write(s->go[1], "", 1) == 1);
+	NEED(s->tracer == 0 || (waitpid(s->tracer, &status, 0) == s->tracer && status == 0));
+	usleep(100000);
+	over = 1;
+	NEED(pthread_join(s->thread, NULL) == 0);
+	for (int i = 0; i < 2; i++)
+		NEED(close(s->tell[i]) == 0 && close(s->go[i]) == 0);
+}
+
+/* The program gives a number of ours to a file of its own in the midst of a call that makes several requests:
+ * those that follow don't go there, where the protection domain's number is somebody's, too. */
+static void replaced_in_a_call(void)
+{
+	struct stop s = { .from = r.ctx->cmd_fd };
+	int other = raw_open(second);
+	while (raw_pd(other) != r.pd->handle)
+		;
+	int ours = stopped(&s);
+	NEED(dup2(other, ours) == ours);
+	goes_on(&s);
+	say("replaced in a call, still open: %d", fcntl(ours, F_GETFD) >= 0);
+	/* Each is listed with the thread that has registered it. */
+	say("there: %d regions", objects(ADAPTER("1"), "mr"));
+	close(ours);
+	close(other);
+}
+
+/* The last protection domain of a file goes while another thread is about to close our descriptor of it. */
+static void emptied_in_a_call(void)
+{
+	struct ibv_context *ctx = open_device(ADAPTER("1"));
+	struct ibv_pd *pd = ctx ? ibv_alloc_pd(ctx) : NULL;
+	struct ibv_mr *mr = pd ? ibv_reg_mr(pd, p, PAGE, ALL) : NULL;
+	NEED(mr && ibv_dereg_mr(mr) == 0);
+	pay(pd, ALL);
+	struct stop s = { .from = ctx->cmd_fd, .closes = true };
+	stopped(&s);
+	int gone = ibv_dealloc_pd(pd);
+	say("emptied in a call: %d %d", gone, ibv_close_device(ctx));
+	goes_on(&s);
+	tell_left("emptied in a call");
+}
+
 /* What was asked for stays as long as a child has the file, and no longer. So does what the shim has
  * registered, if the program closes its own descriptor without another word: docs/limits.md. */
 static void held_by_a_child(void)
@@ -416,6 +535,36 @@ static void deallocated(void)
 	close(other);
 }
 
+static void *map_with_its_own(void *arg)
+{
+	NEED(unshare(CLONE_FILES) == 0);
+	*(volatile bool *)arg = true;
+	return map_all_the_time(arg);
+}
+
+/* Where a thread with a table of its own has a descriptor of ours, the program's number is another file. */
+static void beside_another_table(void)
+{
+	enum { ROUNDS = 2000, LOOKS = 100 };
+	pthread_t t;
+	int failed = 0;
+	volatile bool begun = false;
+	over = 0;
+	NEED(pthread_create(&t, NULL, map_with_its_own, (void *)&begun) == 0);
+	while (!begun)
+		usleep(1000);
+	for (int n = 0; n < ROUNDS; n++) {
+		int at = 960 + n % 2;
+		NEED(dup2(STDERR_FILENO, at) == at);
+		for (int i = 0; i < LOOKS; i++)
+			sched_yield();
+		failed += close(at) != 0 || fcntl(at, F_GETFD) >= 0;
+	}
+	over = 1;
+	NEED(pthread_join(t, NULL) == 0);
+	say("closed beside another table: %d failed", failed);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "refused") == 0)
@@ -436,6 +585,9 @@ int main(int argc, char **argv)
 	in_flight();
 	closed_by_its_function();
 	taken_by_another_thread();
+	replaced_in_a_call();
+	emptied_in_a_call();
+	beside_another_table();
 	/* Last: its contexts may stay. */
 	with_two_tables();
 	say("end");
