@@ -234,7 +234,11 @@ impl Thread {
             Files::Own => leave_descriptors(self.shares.load(Relaxed)),
         };
         if left != Left::Failed {
+            if self.files == Files::Own {
+                sys::begins_apart();
+            }
             (self.run)();
+            sys::ends_apart();
         }
         if left == Left::ButXpmem {
             // What is closed with this thread ends what the process has of the driver.

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_ledger::View;
 use regall_sys::pagemap::Pagemap;
-use regall_sys::{self as sys, arch::thread_pointer};
+use regall_sys::{self as sys, arch::thread_pointer, Undisturbed};
 
 pub mod apply;
 mod before;
@@ -216,8 +216,9 @@ fn settle(report: &mut Report) -> Option<fn(&Report)> {
 /// As [`settle`], for those who have no report.
 pub fn search_left() {
     if queue::pending() {
+        let _undisturbed = Undisturbed::new();
         let mut report = Report::default();
-        if let Some(note) = sys::with_own_table(|| settle(&mut report)) {
+        if let Some(note) = settle(&mut report) {
             note(&report);
         }
     }
@@ -333,6 +334,8 @@ pub fn scan_shared(range: PageRange, valid_end: u64) -> Report {
 }
 
 fn look(range: PageRange, valid_end: u64, running: bool, patch: bool) -> Report {
+    // Nobody jumps out of it: what it has open would stay so.
+    let _undisturbed = Undisturbed::new();
     let mut report = Report::default();
     let Some(range) = range.before(valid_end & !(PAGE - 1)) else {
         return report;
@@ -343,13 +346,11 @@ fn look(range: PageRange, valid_end: u64, running: bool, patch: bool) -> Report 
         patch,
         gone: false,
     };
-    sys::with_own_table(|| {
-        match Guard::take() {
-            Some(mut guard) => guard.state().search(job, &mut report),
-            None => hand_over(job, &mut report),
-        }
-        settle(&mut report);
-    });
+    match Guard::take() {
+        Some(mut guard) => guard.state().search(job, &mut report),
+        None => hand_over(job, &mut report),
+    }
+    settle(&mut report);
     report
 }
 
@@ -394,9 +395,9 @@ pub fn sites(mut f: impl FnMut(&Site)) {
 /// Looks whether somebody's breakpoints stand in the places of patches, or have left them
 /// half-way.
 pub fn check() -> probes::Seen {
-    let seen = sys::with_own_table(|| {
-        Guard::take().map(|mut guard| guard.state().patches.check(&mut Writer::default()))
-    });
+    // Nobody jumps out of it: what it has open would stay so.
+    let _undisturbed = Undisturbed::new();
+    let seen = Guard::take().map(|mut guard| guard.state().patches.check(&mut Writer::default()));
     search_left();
     seen.unwrap_or_default()
 }

@@ -38,7 +38,7 @@ impl Writer {
     /// Writes `bytes` at `at`. /proc/self/mem ignores protection and leaves it
     /// as it is; where that is forbidden the pages are made writable for a moment.
     pub fn write(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
-        let written = self.mem().map(|mem| mem.write_at(bytes, at));
+        let written = self.with_mem(|mem| mem.write_at(bytes, at));
         if written == Some(Ok(bytes.len())) {
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl Writer {
             return self.write(at, bytes, Use::Shared);
         }
         // A store of ours would be a signal where it is gone.
-        match self.mem().map(|mem| mem.write_at(bytes, at)) {
+        match self.with_mem(|mem| mem.write_at(bytes, at)) {
             Some(Ok(len)) if len == bytes.len() => Ok(()),
             _ => Err(Errno::FAULT),
         }
@@ -104,7 +104,7 @@ impl Writer {
         }
         place.copy_from_slice(jump);
         // The kernel stores eight bytes as one, and does not fault where they are gone.
-        let written = self.mem().map(|mem| mem.write_at(&new, word));
+        let written = self.with_mem(|mem| mem.write_at(&new, word));
         match written {
             Some(Ok(len)) if len == new.len() => Ok(()),
             _ if in_use == Use::Running => store_at_once(at, jump),
@@ -112,12 +112,17 @@ impl Writer {
         }
     }
 
-    fn mem(&mut self) -> Option<&Fd> {
+    /// Has `f` use /proc/self/mem: opened for that beside other threads, else once.
+    fn with_mem<T>(&mut self, mut f: impl FnMut(&Fd) -> T) -> Option<T> {
+        let open = || Fd::open(c"/proc/self/mem", libc::O_RDWR, 0).ok();
+        if self.mem.is_none() && sys::is_beside_others() {
+            return sys::with_own_table(|| open().map(|mem| f(&mem)));
+        }
         if !self.opened {
             self.opened = true;
-            self.mem = Fd::open(c"/proc/self/mem", libc::O_RDWR, 0).ok();
+            self.mem = open();
         }
-        self.mem.as_ref()
+        self.mem.as_ref().map(f)
     }
 
     /// Reads as a debugger does: false where a load would be a signal. Only what can't be read otherwise
@@ -128,8 +133,7 @@ impl Writer {
         if self.mem.is_none() && unsafe { sys::copy_checked(at, to, len) } == Ok(len) {
             return true;
         }
-        self.mem()
-            .is_some_and(|mem| mem.read_at(into, at) == Ok(len))
+        self.with_mem(|mem| mem.read_at(into, at)) == Some(Ok(len))
     }
 
     /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
@@ -224,8 +228,8 @@ fn protection(pages: PageRange) -> Result<i32> {
 
 /// Reads as a debugger does: false where a load would be a signal.
 pub fn read_checked(at: u64, into: &mut [u8]) -> bool {
-    let Ok(mem) = Fd::open(c"/proc/self/mem", libc::O_RDONLY, 0) else {
-        return false;
-    };
-    mem.read_at(into, at) == Ok(into.len())
+    sys::with_own_table(|| {
+        let mem = Fd::open(c"/proc/self/mem", libc::O_RDONLY, 0);
+        mem.is_ok_and(|mem| mem.read_at(into, at) == Ok(into.len()))
+    })
 }

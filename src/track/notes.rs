@@ -8,6 +8,7 @@ use crate::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags};
 
 /// Behind the last address that user space can have.
@@ -209,7 +210,7 @@ fn apply_slowly(state: &mut State) {
     while TO_DO.fetch_and(!FRESH, SeqCst) & FRESH != 0 {
         apply_to_all(state);
         noted().for_each(|note| apply_one(state, note));
-        TO_DO.fetch_or(UNREAD, SeqCst);
+        TO_DO.fetch_or(planted!("notes-unread", 0, UNREAD), SeqCst);
     }
 }
 
@@ -245,14 +246,15 @@ fn apply_one(state: &mut State, note: &Note) {
     if is(What::Gone) {
         state.remove(range, |_, _| ());
         state.hca.spoil(range);
-        left = What::Hidden;
+        left = planted!("notes-hidden", What::Changed, What::Hidden);
     } else if is(What::Spoiled) {
         state.hca.spoil(range);
         state.unlocked(range);
     } else if is(What::Unlocked) {
         state.unlocked(range);
     } else if is(What::Locked) {
-        state.set_locks(range, Flags::from_bits(word as u16));
+        let locks = Flags::from_bits(word as u16);
+        planted!("notes-no-locks", (), state.set_locks(range, locks));
     } else if is(What::Mapped) {
         if let Some(attr) = Attr::unpack(word) {
             state.insert(range, attr);

@@ -145,8 +145,9 @@ pub fn without_sys_admin<T>(f: impl FnOnce() -> T) -> Result<T> {
     without[0] &= !SYS_ADMIN;
     set(&without)?;
     let returned = f();
-    set(&sets)?;
-    Ok(returned)
+    // (There may be no memory for a moment.)
+    let back = set(&sets).or_else(|_| set(&sets)).or_else(|_| set(&sets));
+    back.map(|_| returned)
 }
 
 /// The capabilities that process `pid` may have, in its own user namespace. ESRCH: there is none.

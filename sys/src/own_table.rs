@@ -1,7 +1,9 @@
 //! Files that are opened without a number of the program's: in a table of descriptors of one's own.
 
-use crate::{arch, call, check, filter, is_alone, is_memory_owner, Errno, Result, Undisturbed};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::{arch, call, check, filter, gettid, Errno, Result, Undisturbed};
+use crate::{is_alone, is_memory_owner};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// Whether the program runs, whose descriptors these are.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -11,17 +13,56 @@ pub fn are_in_use() {
     IN_USE.store(true, Relaxed);
 }
 
+/// Threads of the shim's own with tables of their own; 0: none.
+static APART: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+
+/// This thread is one of the shim's own, with a table of its own, until [`ends_apart`].
+pub fn begins_apart() {
+    let me = gettid();
+    let _ = APART
+        .iter()
+        .any(|place| place.compare_exchange(0, me, Relaxed, Relaxed).is_ok());
+}
+
+/// This thread is about to end.
+pub fn ends_apart() {
+    let me = gettid();
+    for place in &APART {
+        let _ = place.compare_exchange(me, 0, Relaxed, Relaxed);
+    }
+}
+
+/// Returns whether another thread may want the numbers of what this one opens.
+pub fn is_beside_others() -> bool {
+    if !IN_USE.load(Relaxed) || is_alone() || !is_memory_owner() {
+        // (Who shares the memory of another process has a table of its own.)
+        return false;
+    }
+    let me = gettid();
+    !APART.iter().any(|place| place.load(Relaxed) == me) && !has_one_thread()
+}
+
+/// Returns whether /proc lists one thread of this process: containers forbid unshare(2), by which it is known
+/// who is alone.
+fn has_one_thread() -> bool {
+    // SAFETY: all zeroes is a valid `struct stat`.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    let (at, path) = (libc::AT_FDCWD as i64, c"/proc/self/task".as_ptr());
+    let told = call!(libc::SYS_newfstatat, at, path, &raw mut stat, 0);
+    // Two for the folder and its parent.
+    told.is_ok() && stat.st_nlink == 3
+}
+
 /// Calls `f`, which opens files and closes them, where no other thread finds their numbers: another
 /// thread may want the lowest one that is free. In a process with one thread, with signals held back;
-/// else in a child that shares this process's memory, as after vfork(2), with a table of its own. There
-/// /proc/self is the child's. Where no child can be made, in this thread.
+/// else in a child that shares this process's memory, as after vfork(2), with a table of its own, which is
+/// empty. There /proc/self is the child's. Where no child can be made, in this thread.
 pub fn with_own_table<T>(mut f: impl FnMut() -> T) -> T {
     if !IN_USE.load(Relaxed) {
         return f();
     }
     let _undisturbed = Undisturbed::new();
-    // (Who shares the memory of another process has a table of its own.)
-    if is_alone() || !is_memory_owner() {
+    if !is_beside_others() {
         return f();
     }
     let mut task = Task { f, returned: None };
@@ -37,7 +78,10 @@ struct Task<F, T> {
 
 impl<F: FnMut() -> T, T> Task<F, T> {
     extern "C" fn in_child(this: *mut ()) {
-        let _ = leave_descriptors();
+        // A signal to the process's group is not for it: a stop would be its parent's, too.
+        let _ = call!(libc::SYS_setpgid, 0, 0);
+        // What the kernel copies all the same is closed at once: what other threads close is to be closed.
+        let _ = close_range(0, libc::CLOSE_RANGE_UNSHARE);
         // SAFETY: from `run_in_child`, which waits.
         let this = unsafe { &mut *this.cast::<Self>() };
         this.returned = Some((this.f)());
@@ -50,13 +94,8 @@ impl<F: FnMut() -> T, T> Task<F, T> {
             0
         };
         let flags = (libc::CLONE_VM | libc::CLONE_VFORK | shares) as u64;
-        let calls = [
-            (libc::SYS_clone, flags),
-            (libc::SYS_exit, 0),
-            (libc::SYS_wait4, 0),
-        ];
-        let lets = |(nr, first): (i64, u64)| filter::lets(nr, [first, 0, 0, 0, 0, 0]);
-        if !calls.into_iter().all(lets) {
+        let ends = filter::makes(libc::SYS_exit) && filter::makes(libc::SYS_wait4);
+        if !ends || !filter::lets(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) || !stays_here() {
             return;
         }
         let this = core::ptr::from_mut(self).cast();
@@ -67,6 +106,27 @@ impl<F: FnMut() -> T, T> Task<F, T> {
             while call!(libc::SYS_wait4, child, 0, libc::__WCLONE, 0) == Err(Errno::INTR) {}
         }
     }
+}
+
+/// Returns whether a child is in this process's pid namespace: the first in a new one would end that
+/// with itself.
+fn stays_here() -> bool {
+    let own = link(c"/proc/thread-self/ns/pid");
+    own.is_ok() && own == link(c"/proc/thread-self/ns/pid_for_children")
+}
+
+/// What a link says, of which 32 bytes tell it from others.
+fn link(path: &CStr) -> Result<[u8; 32]> {
+    let mut says = [0; 32];
+    let at = libc::AT_FDCWD as i64;
+    call!(
+        libc::SYS_readlinkat,
+        at,
+        path.as_ptr(),
+        says.as_mut_ptr(),
+        says.len()
+    )?;
+    Ok(says)
 }
 
 /// Returns whether there is the call that makes a new table without what is in the old one (Linux 5.9).
