@@ -8,7 +8,7 @@ use super::map::each_code;
 use super::pieces::{in_pieces, longer};
 use super::settling::{settle, settle_read};
 use super::subscribers;
-use super::taken::{find_locks, put_all_back, put_moved_back, Taken};
+use super::taken::{find_locks, put_all_back, Taken};
 use super::turns::{lock_for, postpone};
 use super::unpinning::{enter_grown, let_go};
 use super::{
@@ -101,10 +101,9 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         // (The kernel's list does not show what the program has locked.)
         let theirs = this.moved.is_app_locked() || this.replaced.is_app_locked();
         let locks = planted!("mremap-locks-unasked", false, theirs);
-        match one || !pin::locks() && !locks {
-            true => planted!("mremap-not-put-back", (), put_all_back(&all)),
-            false => put_moved_back(&all, this.moved.locks_of_any()),
-        }
+        let moved = !one && (pin::locks() || locks);
+        let locks = moved.then(|| this.moved.locks_of_any());
+        planted!("mremap-not-put-back", (), put_all_back(&all, locks));
     } else {
         let regions_stay = stayed != Stayed::No && value == old as i64;
         this.done(frame, value as u64, regions_stay);

@@ -281,43 +281,29 @@ impl Taken {
 #[cold]
 #[inline(never)]
 pub fn put_back(range: PageRange, taken: &Taken) {
-    put_all_back(&[(Some(range), taken)]);
+    put_all_back(&[(Some(range), taken)], None);
 }
 
 /// As [`put_back`], of all that the call was about: what has not yet been put back would be read from
-/// the kernel as memory that nobody knows.
+/// the kernel as memory that nobody knows. `locks`: none of our pins was there, and the kernel may have moved
+/// some of several mappings; what is locked the application has locked so.
 #[cold]
 #[inline(never)]
-pub fn put_all_back(all: &[(Option<PageRange>, &Taken)]) {
-    restore_all(all);
-    for range in all.iter().filter_map(|(range, _)| *range) {
-        resync::range(range, false); // and pins what is not
-    }
-}
-
-/// As [`put_all_back`], where none of our pins was there, and the kernel may have moved some of several
-/// mappings: what is locked there is locked by the application, as `locks` says.
-#[cold]
-#[inline(never)]
-pub fn put_moved_back(all: &[(Option<PageRange>, &Taken)], locks: Flags) {
-    restore_all(all);
-    let ranges = || all.iter().filter_map(|(range, _)| *range);
-    for range in ranges() {
-        if let Some(mut guard) = lock() {
-            let _ = read(&mut guard, range, Flags::EMPTY);
-        }
-        find_locks(range, locks);
-    }
-    for range in ranges() {
-        resync::range(range, false);
-    }
-}
-
-fn restore_all(all: &[(Option<PageRange>, &Taken)]) {
+pub fn put_all_back(all: &[(Option<PageRange>, &Taken)], locks: Option<Flags>) {
     if let Some(mut guard) = lock() {
-        for (_, taken) in all {
-            taken.restore(&mut guard);
+        all.iter().for_each(|(_, taken)| taken.restore(&mut guard));
+    }
+    let ranges = || all.iter().filter_map(|(range, _)| *range);
+    if let Some(locks) = locks {
+        for range in ranges() {
+            if let Some(mut guard) = lock() {
+                let _ = read(&mut guard, range, Flags::EMPTY);
+            }
+            find_locks(range, locks);
         }
+    }
+    for range in ranges() {
+        resync::range(range, false); // and pins what is not
     }
 }
 
