@@ -109,9 +109,6 @@ pub fn madvise(frame: &mut Frame) -> i64 {
         settle(range);
     }
     drop(across);
-    if log::log_enabled!(log::Level::Trace) {
-        explain(range, advice, value);
-    }
     close(flight, range);
     value
 }
@@ -268,23 +265,6 @@ fn wait(range: PageRange) {
         resync::range(range, false);
         // What that has registered anew is about to have other pages.
         retracting::refresh(range);
-    }
-}
-
-#[cold]
-fn explain(range: PageRange, advice: i32, value: i64) {
-    log::trace!("madvise {advice} of {range:?}: {value}");
-    if let Some(guard) = lock() {
-        guard.ledger.for_each(range, |part, e| {
-            log::trace!(
-                "  {part:?} {} {} {} {:#x}",
-                e.attr.prot,
-                e.attr.kind.word(),
-                e.attr.pin,
-                e.attr.flags.bits()
-            );
-            ControlFlow::Continue(())
-        });
     }
 }
 
