@@ -278,13 +278,8 @@ pub fn pin_widens(_lock: &Guard, range: PageRange) {
     }
 }
 
-/// Whether somebody has gone on with `range`'s memory meanwhile, so that what came of
-/// pinning it may be about other memory. Called with the lock held, before [`pin_ends`].
-pub fn overtaken(_lock: &Guard) -> bool {
-    were_we_overtaken()
-}
-
-/// As [`overtaken`], of who can't have the lock.
+/// Whether somebody has gone on with the memory meanwhile, so that what came of pinning it may be
+/// about other memory. Called before [`pin_ends`], with the lock held where it can be had.
 pub fn were_we_overtaken() -> bool {
     innermost().is_some_and(|place| place.overtaken.load(Relaxed))
 }
@@ -310,16 +305,11 @@ pub fn overtake(guard: &Guard, range: PageRange) {
 }
 
 /// As [`overtake`], of those that pin there.
-pub fn overtake_pins(guard: &Guard, range: PageRange) {
-    if in_the_way(guard, range, false) {
-        overtake_slowly(range);
-    }
-}
-
-#[cold]
-fn overtake_slowly(range: PageRange) {
-    for place in others().filter(|p| p.pins(range)) {
-        place.overtaken.store(true, Relaxed);
+pub fn overtake_pins(_lock: &Guard, range: PageRange) {
+    if PINNING.load(Acquire) != 0 {
+        for place in others().filter(|p| p.pins(range)) {
+            place.overtaken.store(true, Relaxed);
+        }
     }
 }
 

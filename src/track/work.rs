@@ -141,7 +141,7 @@ impl<T, D> Ran<T, D> {
         let Self { outcome, mark } = self;
         match lock() {
             None => Finished::Unlocked(outcome, mark),
-            Some(guard) if flight::overtaken(&guard) => Finished::Overtaken(guard, outcome, mark),
+            Some(guard) if flight::were_we_overtaken() => Finished::Overtaken(guard, outcome, mark),
             Some(guard) => Finished::Alone(guard, outcome, mark),
         }
     }
