@@ -391,62 +391,40 @@ fn still_there(part: PageRange, attr: Attr) -> bool {
 /// longer what it was: a racing call has replaced it, and what the kernel locked
 /// is somebody else's.
 fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) -> bool {
+    let locked = matches!(outcome, Outcome::Held);
+    let stays = !locked || growing::may_stay(attr);
     let lazy = want == Want::OnFault;
-    let held = |a: Attr| match lazy {
-        true => policy::locked(a),
-        false => Attr {
-            pin: Column::YES,
-            flags: a.flags.without(Flags::ONFAULT),
-            ..a
-        },
+    let written = |a: Attr| {
+        let (pin, flags) = match outcome {
+            Outcome::Held if !stays => (Column::no(Reason::Limit), a.flags),
+            Outcome::Held if lazy => return policy::locked(a),
+            Outcome::Held => (Column::YES, a.flags.without(Flags::ONFAULT)),
+            Outcome::No(column) => (column, a.flags),
+            Outcome::UpTo(_) => {
+                let flags = a.flags.with(Flags::TAIL);
+                return policy::described(Attr { flags, ..a }, Holding::Populate);
+            }
+            Outcome::Together => return a,
+        };
+        Attr { pin, flags, ..a }
+    };
+    let concerned = match outcome {
+        Outcome::UpTo(end) => part.after(end),
+        _ => Some(part),
     };
     let mut known = 0;
-    let mut same = |piece: PageRange, a: Attr| {
-        let same = a.kind == attr.kind && policy::is_pending(a);
-        let there = same || a.pin.held();
-        known += if there { piece.len() } else { 0 };
-        same
-    };
-    match outcome {
-        Outcome::Together => false,
-        Outcome::Held if !growing::may_stay(attr) => {
-            let limit = Column::no(Reason::Limit);
-            state.update(part, |piece, a| match same(piece, a) {
-                true => Attr { pin: limit, ..a },
-                false => a,
-            });
-            true
-        }
-        Outcome::Held => {
-            state.update(part, |piece, a| if same(piece, a) { held(a) } else { a });
-            known < part.len()
-        }
-        Outcome::No(column) => {
-            state.update(part, |piece, a| {
-                if same(piece, a) {
-                    Attr { pin: column, ..a }
-                } else {
-                    a
-                }
-            });
-            false
-        }
-        Outcome::UpTo(end) => {
-            if let Some(tail) = part.after(end) {
-                let beyond = |a: Attr| {
-                    policy::described(
-                        Attr {
-                            flags: a.flags.with(Flags::TAIL),
-                            ..a
-                        },
-                        Holding::Populate,
-                    )
-                };
-                state.update(tail, |piece, a| if same(piece, a) { beyond(a) } else { a });
+    if let Some(range) = concerned {
+        state.update(range, |piece, a| {
+            let same = a.kind == attr.kind && policy::is_pending(a);
+            known += if same || a.pin.held() { piece.len() } else { 0 };
+            if same {
+                written(a)
+            } else {
+                a
             }
-            false
-        }
+        });
     }
+    !stays || locked && known < part.len()
 }
 
 /// Lets go of what of `part` the ledger says is not to be pinned: a lock that
