@@ -50,19 +50,12 @@ fn drain_slowly() {
     }
     // (Who leaves it for good, or ends in it, leaves everything to be read anew.)
     let (flight, _) = flight::begin(Call::Mmap);
-    let everything = notes::is_everything_unread();
     // On top of the lock's holder, which need not have a flight, notes are not in the
     // ledger yet. With the lock they get there.
-    match lock() {
-        Some(guard) => drop(guard),
-        None => {
-            if everything {
-                notes::everything();
-            }
-            return DRAINING.store(0, Release);
-        }
+    if lock().is_none() {
+        return DRAINING.store(0, Release);
     }
-    if everything {
+    if notes::is_everything_unread() {
         resync::audit();
     }
     notes::work_off(|range, hidden| {
