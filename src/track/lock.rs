@@ -13,7 +13,6 @@ use crate::text::{hex, Text};
 use crate::thread::{self, Thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use regall_directory::planted;
 
 /// 0: free. Else who has it and since where ([`owned`]): all of it in one word, so that there
 /// is no moment in which it is held and nobody can tell by whom. Bit 0: somebody sleeps.
@@ -167,7 +166,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
                 }
             }
         }
-        if planted!("mutex-waits-on", false, naps >= LOOKS) {
+        if naps >= LOOKS {
             // A handler may have parked the holder until this very thread goes
             // on (stop-the-world collectors), or a debugger has stopped it: the
             // call is made, and noted.
@@ -227,13 +226,9 @@ fn nap(word: u64, n: u32) -> Nap {
         false => Owner::Gone,
         true if time::spent_by(tid_of(word)) != spent => Owner::Busy,
         // (Yama may forbid a child what it lets a thread read.)
-        true => planted!(
-            "mutex-holder-in-table",
-            None,
-            sys::with_own_table(|| owner(word))
-        )
-        .or_else(|| owner(word))
-        .unwrap_or(Owner::Asleep),
+        true => sys::with_own_table(|| owner(word))
+            .or_else(|| owner(word))
+            .unwrap_or(Owner::Asleep),
     };
     if TURN.load(Acquire) != turn {
         // It was given back meanwhile, and what was looked at may have been another call.
@@ -305,9 +300,7 @@ fn owner(word: u64) -> Option<Owner> {
     };
     Some(match sp.and_then(|sp| hex(sp.strip_prefix(b"0x")?)) {
         None => Owner::Busy,
-        Some(sp) if sp > sp_of(word) + 63 && !is_on_top(sp, sp_of(word)) => {
-            planted!("mutex-left-behind", Owner::Asleep, Owner::Gone)
-        }
+        Some(sp) if sp > sp_of(word) + 63 && !is_on_top(sp, sp_of(word)) => Owner::Gone,
         Some(_) => Owner::Asleep,
     })
 }
@@ -418,7 +411,7 @@ impl DerefMut for Guard {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        planted!("notes-stay", (), notes::apply(self));
+        notes::apply(self);
         release(self.thread.tid());
         self.thread.lock_sp.set(self.outer_sp);
     }

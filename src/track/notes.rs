@@ -215,7 +215,7 @@ fn apply_slowly(state: &mut State) {
     while TO_DO.fetch_and(!FRESH, SeqCst) & FRESH != 0 {
         apply_to_all(state);
         noted().for_each(|note| apply_one(state, note));
-        TO_DO.fetch_or(planted!("notes-unread", 0, UNREAD), SeqCst);
+        TO_DO.fetch_or(UNREAD, SeqCst);
     }
 }
 
@@ -251,7 +251,7 @@ fn apply_one(state: &mut State, note: &Note) {
     if is(What::Gone) {
         state.remove(range, |_, _| ());
         state.hca.spoil(range);
-        left = planted!("notes-hidden", What::Changed, What::Hidden);
+        left = What::Hidden;
     } else if is(What::Spoiled) {
         state.hca.spoil(range);
         state.unlocked(range);
