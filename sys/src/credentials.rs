@@ -1,9 +1,11 @@
 //! Ids and capabilities: those of this thread by system calls, those of others from /proc.
 
+use crate::entry::call;
+use crate::errno::{Errno, Result};
 use crate::file::{self, Fd};
+use crate::own_table::with_own_table;
 use crate::process::may_be_filtered;
 use crate::text::{number, Text};
-use crate::{call, with_own_table, Errno, Result};
 use core::ffi::CStr;
 
 /// What of a task's credentials decides who may trace it.
@@ -175,7 +177,7 @@ pub fn is_proc_ours() -> bool {
             }
         });
         // (A child that reads it has a number of its own.)
-        all.is_ok() && numbers == 1 && number_there == Some(u64::from(crate::getpid()))
+        all.is_ok() && numbers == 1 && number_there == Some(u64::from(crate::identity::getpid()))
     })
 }
 

@@ -1,9 +1,11 @@
 //! Whose descriptors a thread has.
 
+use crate::entry::call;
+use crate::errno::Errno;
 use crate::file::{self, Fd};
+use crate::identity::{getpid, gettid};
 use crate::process::{first_thread_has_ended, may_be_filtered};
 use crate::text::Text;
-use crate::{call, getpid, gettid, Errno};
 
 /// Whether this thread has the same table of descriptors as the process's first. True where nobody
 /// tells: a table of its own is what few threads have.

@@ -1,6 +1,7 @@
 //! Syscall User Dispatch (Linux 5.11): a thread's system calls arrive as SIGSYS.
 
-use crate::{call, Result};
+use crate::entry::call;
+use crate::errno::Result;
 
 const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
 const PR_SYS_DISPATCH_OFF: i32 = 0;

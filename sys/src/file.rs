@@ -1,8 +1,12 @@
 //! Files: what is read from /proc and written under /dev/shm. Descriptors are
 //! closed again at once: programs close whatever they find open.
 
+use crate::entry::call;
+use crate::errno::{Errno, Result};
+use crate::filter;
+use crate::memory::{Access, Segment};
+use crate::own_table::with_own_table;
 use crate::text::Text;
-use crate::{call, filter, with_own_table, Access, Errno, Result, Segment};
 use core::ffi::CStr;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -11,6 +15,7 @@ mod numbers;
 mod owner;
 mod stat;
 
+pub use crate::links::read_link;
 pub use numbers::*;
 pub use owner::*;
 pub use stat::*;
@@ -278,7 +283,7 @@ impl Fd {
 
     /// Maps the file for the shim's own use: where the application's holes are not.
     pub fn map_apart(&self, offset: u64, len: u64) -> Result<u64> {
-        self.map_shared_near(crate::apart(len), offset, len)
+        self.map_shared_near(crate::memory::apart(len), offset, len)
     }
 
     /// As [`Fd::map_shared`], at `hint` if nothing is there.
@@ -290,7 +295,7 @@ impl Fd {
     /// As [`Fd::map_shared_near`], with the protection `prot`.
     pub fn map_shared_as(&self, prot: i32, hint: u64, offset: u64, len: u64) -> Result<u64> {
         // SAFETY: without MAP_FIXED nothing is replaced.
-        unsafe { crate::map(hint, len, prot, libc::MAP_SHARED, self.0, offset) }
+        unsafe { crate::memory::map(hint, len, prot, libc::MAP_SHARED, self.0, offset) }
     }
 
     /// Calls `f` with the name of each entry of this folder, of the first `most`, until it says no.
@@ -433,7 +438,7 @@ impl Drop for Fd {
 /// EFBIG for a file that would be longer than RLIMIT_FSIZE: the kernel would send SIGXFSZ, which
 /// is nobody's business.
 fn within_limit(bytes: u64) -> Result<()> {
-    match crate::rlimit(libc::RLIMIT_FSIZE) {
+    match crate::system::rlimit(libc::RLIMIT_FSIZE) {
         Ok((soft, _)) if soft < bytes => Err(Errno::FBIG),
         _ => Ok(()),
     }
@@ -516,18 +521,6 @@ pub fn remove_folder(path: &CStr) -> Result<()> {
     call!(libc::SYS_unlinkat, here, path.as_ptr(), libc::AT_REMOVEDIR).map(drop)
 }
 
-/// Where the link `path` points to; the bytes used of `buf`.
-pub fn read_link<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
-    let n = call!(
-        libc::SYS_readlinkat,
-        libc::AT_FDCWD as i64,
-        path.as_ptr(),
-        buf.as_mut_ptr(),
-        buf.len()
-    )?;
-    Ok(buf.get(..n as usize).unwrap_or(&[]))
-}
-
 /// Reads the whole of a small file, which is opened as by [`with_own_table`]; the bytes used of `buf`.
 pub fn read_small<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     let used = with_own_table(|| read_small_here(path, buf).map(<[u8]>::len))?;
@@ -565,13 +558,13 @@ mod tests {
         let [out, into] = ends.map(Fd::owned);
         drop(out);
         // What is ignored is pending, too, where it is blocked.
-        let _blocked = crate::Undisturbed::new();
+        let _blocked = crate::signal::Undisturbed::new();
         assert_eq!(into.write_all(b"x"), Err(Errno::PIPE));
         assert!(!pending());
         call!(
             libc::SYS_tgkill,
-            crate::getpid(),
-            crate::gettid(),
+            crate::identity::getpid(),
+            crate::identity::gettid(),
             libc::SIGPIPE
         )
         .unwrap();

@@ -12,7 +12,7 @@ mod program;
 
 use self::program::{answer, is_equal, is_made, passes};
 use crate::arch::{self, ticks};
-use crate::{Errno, Result};
+use crate::errno::{Errno, Result};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -383,7 +383,7 @@ fn free_place() -> Option<usize> {
     // (Not before: the program may have had the counter taken away.)
     let since = ticks();
     loop {
-        crate::yield_now();
+        crate::sleep::yield_now();
         let taken = take();
         let late = ticks().wrapping_sub(since) > PATIENCE;
         if taken.is_some() || late || !places().any(Place::is_brought) {
@@ -466,7 +466,7 @@ impl Coming<'_> {
         let (mut head, code) = ([0u64; 2], place.code.load(Relaxed));
         let copy = |from, to: *mut u8, bytes| {
             // SAFETY: room of this function's, or the place's, which nobody else reads as yet.
-            match unsafe { crate::copy_checked(from, to, bytes) }? {
+            match unsafe { crate::memory::copy_checked(from, to, bytes) }? {
                 n if n == bytes => Ok(()),
                 _ => Err(Errno::FAULT),
             }

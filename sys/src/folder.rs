@@ -1,8 +1,8 @@
 //! The user's folder under /dev/shm, in which directories and what belongs to them are.
 
+use crate::errno::{Errno, Result};
 use crate::file::{self, Fd};
 use crate::text::{number, Text};
-use crate::{Errno, Result};
 use core::ffi::CStr;
 
 /// Where all folders are.
@@ -119,7 +119,7 @@ fn own_below(root: &CStr, uid: u32) -> Result<(Fd, Folder)> {
         return Ok(found);
     }
     for _ in 0..TRIES {
-        let n = crate::random() | 1 << 63;
+        let n = crate::system::random() | 1 << 63;
         let folder = free.take().unwrap_or(Folder { uid, n });
         match open(folder.below(root).as_cstr().ok_or(Errno::INVAL)?, uid) {
             Err(e) if is_others(e) => (),

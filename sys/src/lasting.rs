@@ -7,8 +7,10 @@
 
 use crate::arch::Frame;
 use crate::credentials::without_sys_admin;
+use crate::errno::{check, Errno, Result};
 use crate::file::{self, Fd};
-use crate::{check, with_own_table, Errno, Result, Undisturbed};
+use crate::own_table::with_own_table;
+use crate::signal::Undisturbed;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -168,7 +170,7 @@ impl Lasting {
     /// shares the memory: it has a copy of the table.
     fn answered(&self) -> Option<i32> {
         let number = self.there()?;
-        let ours = file::signal_of(number) == Ok(MARK) && crate::is_memory_owner();
+        let ours = file::signal_of(number) == Ok(MARK) && crate::identity::is_memory_owner();
         ours.then_some(number)
     }
 
@@ -194,7 +196,10 @@ impl Lasting {
     #[cold]
     #[inline(never)]
     fn comes_back(&self) -> Option<i32> {
-        if self.number.load(Relaxed) < 0 || !crate::is_memory_owner() || !crate::is_alone() {
+        if self.number.load(Relaxed) < 0
+            || !crate::identity::is_memory_owner()
+            || !crate::identity::is_alone()
+        {
             return None;
         }
         let _undisturbed = Undisturbed::new();
@@ -293,7 +298,7 @@ pub fn around(frame: &Frame, real: Real, has_files: fn() -> bool) -> i64 {
 #[inline(never)]
 fn duplicates(frame: &Frame) -> bool {
     let [first, second, flags, ..] = frame.args;
-    let limit = crate::rlimit(libc::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    let limit = crate::system::rlimit(libc::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
     let is_valid = frame.nr as i64 == libc::SYS_dup2 || flags as i32 & !libc::O_CLOEXEC == 0;
     is_valid && u64::from(second as u32) < limit && file::stat_fd(first as i32).is_ok()
 }

@@ -1,9 +1,10 @@
 //! The kernel's mappings, asked for by address: PROCMAP_QUERY of /proc/PID/maps (Linux 6.11). What
 //! that costs does not depend on how many mappings there are.
 
+use crate::errno::{Errno, Result};
 use crate::file::Fd;
 use crate::lasting::{IS_READ, MAPS};
-use crate::{Errno, Result, Undisturbed};
+use crate::signal::Undisturbed;
 use core::sync::atomic::Ordering::*;
 
 /// _IOWR('f', 17, struct procmap_query).
@@ -317,10 +318,10 @@ impl Query {
 /// # Errors
 /// mmap(2)'s and pread(2)'s.
 pub fn is_live(own: &Fd) -> Result<bool> {
-    let page = crate::map_private(crate::PAGE as usize)?.as_ptr() as u64;
+    let page = crate::memory::map_private(crate::memory::PAGE as usize)?.as_ptr() as u64;
     let shown = shows(own, page);
     // SAFETY: mapped above; nobody else knows of it.
-    let _ = unsafe { crate::unmap(page, crate::PAGE) };
+    let _ = unsafe { crate::memory::unmap(page, crate::memory::PAGE) };
     shown
 }
 

@@ -1,8 +1,13 @@
 //! Memory: mapped, moved, protected, locked, copied and asked about.
 
-use crate::{call, getpid, Errno, Result, PAGE};
+use crate::entry::call;
+use crate::errno::{Errno, Result};
+use crate::identity::getpid;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
 
 /// How far below the first of it the shim's own memory is, bytes, and how much of that it
 /// takes before it begins anew. Not so far that sanitizers take it for their shadow.

@@ -1,7 +1,8 @@
 //! Questions to the kernel's subsystems (netlink(7)) that are answered at once.
 
+use crate::entry::call;
+use crate::errno::{Errno, Result};
 use crate::file::Fd;
-use crate::{call, Errno, Result};
 
 /// Sends `question` to the kernel by netlink `protocol`, and has the answer in `answer`; its
 /// bytes. Errors: EPROTONOSUPPORT where the kernel has no such protocol; EAGAIN where no answer

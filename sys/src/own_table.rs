@@ -1,7 +1,11 @@
 //! Files that are opened without a number of the program's: in a table of descriptors of one's own.
 
-use crate::{arch, call, check, filter, gettid, Errno, Result, Undisturbed};
-use crate::{is_alone, is_memory_owner};
+use crate::entry::call;
+use crate::errno::{check, Errno, Result};
+use crate::identity::gettid;
+use crate::identity::{is_alone, is_memory_owner};
+use crate::signal::Undisturbed;
+use crate::{arch, filter};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

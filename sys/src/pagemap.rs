@@ -3,9 +3,10 @@
 //! mincore(2) is no answer to that: it says "resident" of the zero page, which holds nothing,
 //! and of every page of a file that the process may not write.
 
+use crate::errno::{Errno, Result};
 use crate::file::Fd;
 use crate::lasting::PAGEMAP;
-use crate::{Access, Errno, Result, PAGE};
+use crate::memory::{Access, PAGE};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The page is in this process's page tables.

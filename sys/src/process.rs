@@ -1,8 +1,12 @@
 //! Who a process is, from /proc.
 
+use crate::entry::call;
+use crate::errno::{Errno, Result};
 use crate::file::{self, Fd};
+use crate::filter;
+use crate::memory::PAGE;
+use crate::own_table::with_own_table;
 use crate::text::{number, Text};
-use crate::{call, filter, with_own_table, Errno, Result, PAGE};
 use core::ffi::CStr;
 
 /// Who a process is: a pid can come again, pid and start time together don't.
@@ -20,7 +24,7 @@ impl Identity {
     /// The identity of this process.
     pub fn own() -> Result<Self> {
         Ok(Self {
-            pid: crate::getpid(),
+            pid: crate::identity::getpid(),
             start: Stat::own()?.start,
             namespace: own_namespace()?,
         })
@@ -295,7 +299,7 @@ pub fn exit_thread(status: u32) -> ! {
     loop {
         let _ = call!(libc::SYS_exit, status);
         // A filter forbids it.
-        crate::nap(500_000_000);
+        crate::sleep::nap(500_000_000);
     }
 }
 
@@ -327,7 +331,7 @@ mod tests {
     fn tests_are_not_privileged_and_their_user_is_in_the_auxiliary_vector() {
         assert!(!is_privileged());
         let vector = std::fs::read("/proc/self/auxv").unwrap();
-        let user = u64::from(crate::geteuid());
+        let user = u64::from(crate::identity::geteuid());
         assert_eq!(auxiliary(&vector, libc::AT_EUID), Some(user));
         assert_eq!(auxiliary(&vector, libc::AT_SECURE), Some(0));
         assert_eq!(auxiliary(&[], libc::AT_SECURE), None);

@@ -1,6 +1,6 @@
 //! Which processors this thread may have, and when.
 
-use crate::call;
+use crate::entry::call;
 
 /// What a policy may come with: children don't get it.
 const RESET_ON_FORK: u64 = 0x4000_0000;

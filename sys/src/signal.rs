@@ -1,6 +1,8 @@
 //! Signals: masks, actions, alternate stacks, and sending them to threads of this process.
 
-use crate::{call, getpid, gettid, Result};
+use crate::entry::call;
+use crate::errno::Result;
+use crate::identity::{getpid, gettid};
 
 /// Bytes of a signal mask of the kernel's.
 pub const MASK_BYTES: u64 = 8;
@@ -52,4 +54,41 @@ pub fn on_alternate_stack() -> bool {
     let mut old = [0u64; 3];
     let _ = call!(libc::SYS_sigaltstack, 0, old.as_mut_ptr());
     old[1] & libc::SS_ONSTACK as u64 != 0
+}
+
+/// Signals are held back from this thread while this lives: what is begun is finished,
+/// whatever their handlers do (siglongjmp), or libc's cancellation.
+pub struct Undisturbed {
+    /// What was held back before; `None`: a filter keeps the mask as it is.
+    mask: Option<u64>,
+}
+
+impl Undisturbed {
+    /// From now on.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        let mut mask = 0;
+        let changed = change_mask(libc::SIG_SETMASK, &u64::MAX, Some(&mut mask));
+        Self {
+            mask: changed.is_ok().then_some(mask),
+        }
+    }
+
+    /// Goes on after this is gone. What was held back before; `None`: a filter keeps the mask as it is.
+    pub fn into_mask(self) -> Option<u64> {
+        core::mem::ManuallyDrop::new(self).mask
+    }
+
+    /// Takes up again what [`Undisturbed::into_mask`] was told of.
+    pub fn of_mask(mask: Option<u64>) -> Self {
+        Self { mask }
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        if let Some(mask) = &self.mask {
+            let _ = change_mask(libc::SIG_SETMASK, mask, None);
+        }
+    }
 }

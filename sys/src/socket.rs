@@ -1,7 +1,8 @@
 //! Unix sockets that keep messages apart (SOCK_SEQPACKET) and can hand a descriptor over.
 
+use crate::entry::call;
+use crate::errno::{Errno, Result};
 use crate::file::Fd;
-use crate::{call, Errno, Result};
 use core::ffi::CStr;
 
 /// Who is at the other end, as the kernel noted it: of whoever connected, or of whoever
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!(accept(&listener).err(), Some(Errno::AGAIN));
         let us = Credentials {
             pid: std::process::id(),
-            uid: crate::geteuid(),
+            uid: crate::identity::geteuid(),
             gid: peer(&far).unwrap().gid,
         };
         assert_eq!(peer(&near).unwrap(), us);

@@ -1,6 +1,7 @@
 //! Clocks, read by system call: the vdso is code that we do not own.
 
-use crate::{call, Result};
+use crate::entry::call;
+use crate::errno::Result;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Nanoseconds of CLOCK_MONOTONIC.

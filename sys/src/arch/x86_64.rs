@@ -119,7 +119,7 @@ global_asm!(
     ".quad 2b",
     ".popsection",
     asked = sym ASKED,
-    stopped = const -(crate::Errno::PERM.0),
+    stopped = const -(crate::errno::Errno::PERM.0),
 );
 
 /// The same for the application's own call, of which nobody is asked. Where the instruction stands is

@@ -1,8 +1,10 @@
 //! Descriptors by their numbers: high ones, those that stay open, and those of a parent.
 
 use super::{stat_fd, Fd, Stat};
+use crate::entry::call;
+use crate::errno::{Errno, Result};
+use crate::signal::Undisturbed;
 use crate::text::{number, Text};
-use crate::{call, Errno, Result, Undisturbed};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub fn each_descriptor(mut f: impl FnMut(i32) -> bool) {
     const NUMBERS: u64 = 4096;
     if each_in(c"/proc/thread-self/fd", |fd, own| fd == own || f(fd)).is_err() {
-        let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE).unwrap_or((NUMBERS, 0));
+        let (soft, _) = crate::system::rlimit(libc::RLIMIT_NOFILE).unwrap_or((NUMBERS, 0));
         let _ = (0..soft.min(NUMBERS)).all(|fd| f(fd as i32));
     }
 }
@@ -30,7 +32,7 @@ fn each_in(folder: &CStr, mut f: impl FnMut(i32, i32) -> bool) -> Result<()> {
 /// Whether a thread with a table of descriptors of its own has the device with this number open. No
 /// where nobody says which threads those are.
 pub fn is_in_another_table(rdev: u64) -> bool {
-    let us = crate::gettid();
+    let us = crate::identity::gettid();
     let mut found = false;
     let _ = each_in(c"/proc/self/task", |thread, _| {
         const KCMP_FILES: u64 = 2;
@@ -72,7 +74,7 @@ const RESERVED: u64 = 64;
 /// The lowest of them. Under a low limit there is less room, and more for the program, which is given
 /// the lowest that is free.
 fn lowest_of_ours() -> Result<u64> {
-    let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    let (soft, _) = crate::system::rlimit(libc::RLIMIT_NOFILE)?;
     let most = soft.min(HIGH);
     Ok(most - RESERVED.min(most / 4))
 }
@@ -90,7 +92,7 @@ pub fn duplicate_high(fd: i32) -> Result<i32> {
 /// one that may be raised, so that it takes no number of the program's; else as
 /// [`duplicate_below_top`]. For a process with one thread, whose limit another sees for a moment.
 pub fn duplicate_to_top(fd: i32) -> Result<i32> {
-    let (soft, hard) = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    let (soft, hard) = crate::system::rlimit(libc::RLIMIT_NOFILE)?;
     let beyond = |fd| call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, soft);
     match soft <= HIGH && soft < hard {
         true => with_limit((soft, hard), soft + RESERVED, || beyond(fd)).map(|fd| fd as i32),
@@ -102,7 +104,7 @@ pub fn duplicate_to_top(fd: i32) -> Result<i32> {
 /// Makes a duplicate of `fd`, close-on-exec, at the highest number that is free below [`HIGH`] and the
 /// soft limit.
 pub fn duplicate_below_top(fd: i32) -> Result<i32> {
-    let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    let (soft, _) = crate::system::rlimit(libc::RLIMIT_NOFILE)?;
     let top = soft.min(HIGH);
     // A program with so few has need of each.
     if top <= RESERVED {
@@ -118,7 +120,7 @@ pub fn duplicate_below_top(fd: i32) -> Result<i32> {
 /// as [`duplicate_to_top`].
 pub fn duplicate_onto(fd: i32, there: i32) -> Result<()> {
     let duplicate = || call!(libc::SYS_dup3, fd, there, libc::O_CLOEXEC).map(drop);
-    let limits = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    let limits = crate::system::rlimit(libc::RLIMIT_NOFILE)?;
     match there as u64 >= limits.0 {
         true => with_limit(limits, there as u64 + 1, duplicate),
         false => duplicate(),

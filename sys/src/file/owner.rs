@@ -1,7 +1,8 @@
 //! Whom the kernel would tell about an open file, by which signal (fcntl(2), F_SETOWN and F_SETSIG).
 //! Both belong to the open file: all its descriptors have them, in whatever process.
 
-use crate::{call, Errno, Result};
+use crate::entry::call;
+use crate::errno::{Errno, Result};
 
 // Of all processors.
 const F_SETSIG: i32 = 10;

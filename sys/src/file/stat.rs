@@ -1,6 +1,7 @@
 //! What a file is: its metadata, its file system, and which device or namespace it stands for.
 
-use crate::{call, Result};
+use crate::entry::call;
+use crate::errno::Result;
 use core::ffi::CStr;
 
 /// What is needed of `struct stat`.
