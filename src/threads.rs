@@ -360,6 +360,7 @@ pub fn end_if_ours() {
 /// In a child of fork.
 pub fn forget() {
     all().for_each(Thread::forget);
+    sys::forget_apart();
 }
 
 /// Of the process's descriptors, in the table of a thread that has its own.

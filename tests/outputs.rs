@@ -72,7 +72,11 @@ fn regall(arguments: &[&str]) -> String {
     let mut command = Command::new(build::regall());
     Mode::Plain.apply(&mut command);
     let done = child::run(command.args(arguments), TIMEOUT);
-    done.must_succeed_at(format_args!("{arguments:?}"));
+    // (Other tests make such directories.)
+    let others = |line: &str| line.contains("directory is corrupt");
+    if !(done.end() == "exit 2" && done.stderr.lines().all(others)) {
+        done.must_succeed_at(format_args!("{arguments:?}"));
+    }
     done.stdout
 }
 

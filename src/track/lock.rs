@@ -218,13 +218,17 @@ fn nap(word: u64, n: u32) -> Nap {
     let longer = n.saturating_sub(LOOKS).min(DOUBLED);
     let spent = time::spent_by(tid_of(word));
     // (A timer of the application's may end each nap.)
-    sys::futex_wait(&TURN, turn, PATIENCE << longer);
+    let long = PATIENCE << longer;
+    sys::futex_wait(&TURN, turn, long);
     if WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
         return Nap::Woken;
     }
     let owner = match sys::thread_alive(tid_of(word)) {
         false => Owner::Gone,
-        true if time::spent_by(tid_of(word)) != spent => Owner::Busy,
+        // (Who naps in a handler has had a processor for a little.)
+        true if time::spent_by(tid_of(word)).saturating_sub(spent) > u64::from(long / 2) => {
+            Owner::Busy
+        }
         // (Yama may forbid a child what it lets a thread read.)
         true => sys::with_own_table(|| owner(word))
             .or_else(|| owner(word))

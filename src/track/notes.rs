@@ -127,9 +127,13 @@ fn noted() -> impl Iterator<Item = &'static Note> {
 fn take(what: What, range: PageRange, attr: u64) {
     counters::count(Counter::Deferred);
     loop {
-        let n = NEXT.fetch_add(1, SeqCst);
-        HIGH.fetch_max(n + 1, SeqCst);
         let most = if what == What::Locked { NOTES } else { OTHERS };
+        // (What finds no place takes none from those behind.)
+        let n = match NEXT.load(SeqCst) < most {
+            true => NEXT.fetch_add(1, SeqCst),
+            false => most,
+        };
+        HIGH.fetch_max(n + 1, SeqCst);
         let Some(note) = NOTED.get(n).filter(|_| n < most) else {
             FIRST.fetch_min(range.start(), SeqCst);
             LAST.fetch_max(range.end(), SeqCst);

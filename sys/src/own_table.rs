@@ -36,6 +36,11 @@ pub fn ends_apart() {
     }
 }
 
+/// In a child of fork: none of them is there.
+pub fn forget_apart() {
+    APART.iter().for_each(|place| place.store(0, Relaxed));
+}
+
 /// Returns whether another thread may want the numbers of what this one opens.
 pub fn is_beside_others() -> bool {
     if !IN_USE.load(Relaxed) || is_alone() || !is_memory_owner() {
@@ -43,7 +48,8 @@ pub fn is_beside_others() -> bool {
         return false;
     }
     let me = gettid();
-    !APART.iter().any(|place| place.load(Relaxed) == me) && !has_one_thread()
+    let apart = me != 0 && APART.iter().any(|place| place.load(Relaxed) == me);
+    !apart && !has_one_thread()
 }
 
 /// Returns whether /proc lists one thread of this process: containers forbid unshare(2), by which it is known
@@ -82,8 +88,6 @@ struct Task<F, T> {
 
 impl<F: FnMut() -> T, T> Task<F, T> {
     extern "C" fn in_child(this: *mut ()) {
-        // A signal to the process's group is not for it: a stop would be its parent's, too.
-        let _ = call!(libc::SYS_setpgid, 0, 0);
         // What the kernel copies all the same is closed at once: what other threads close is to be closed.
         let _ = close_range(0, libc::CLOSE_RANGE_UNSHARE);
         // SAFETY: from `run_in_child`, which waits.
@@ -92,14 +96,12 @@ impl<F: FnMut() -> T, T> Task<F, T> {
     }
 
     fn run_in_child(&mut self) {
-        let shares = if can_leave_descriptors() {
-            libc::CLONE_FILES
-        } else {
-            0
-        };
-        let flags = (libc::CLONE_VM | libc::CLONE_VFORK | shares) as u64;
+        let flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES) as u64;
         let ends = filter::makes(libc::SYS_exit) && filter::makes(libc::SYS_wait4);
-        if !ends || !filter::lets(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) || !stays_here() {
+        if !ends || !filter::lets(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) {
+            return;
+        }
+        if !can_leave_descriptors() || !stays_here() || !may_be_closed() {
             return;
         }
         let this = core::ptr::from_mut(self).cast();
@@ -110,6 +112,28 @@ impl<F: FnMut() -> T, T> Task<F, T> {
             while call!(libc::SYS_wait4, child, 0, libc::__WCLONE, 0) == Err(Errno::INTR) {}
         }
     }
+}
+
+/// Returns whether nobody is told that copies of the first [`COPIED`] descriptors are closed. File systems
+/// that are not on a device of this machine may be: Lustre tells the first who closes a file that writing has
+/// failed, and NFS writes back. So may devices of the kernel's graphics (DRM).
+fn may_be_closed() -> bool {
+    const DRM: u32 = 226;
+    (0..COPIED).all(|fd| {
+        // SAFETY: all zeroes is a valid `struct statx`.
+        let mut stat: libc::statx = unsafe { core::mem::zeroed() };
+        let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+        let (name, asked) = (c"".as_ptr(), libc::STATX_TYPE);
+        let told = call!(libc::SYS_statx, fd, name, flags, asked, &raw mut stat);
+        match told {
+            Ok(_) => match u32::from(stat.stx_mode) & libc::S_IFMT {
+                libc::S_IFREG => stat.stx_dev_major != 0,
+                libc::S_IFCHR => stat.stx_rdev_major != DRM,
+                _ => true,
+            },
+            Err(e) => e == Errno::BADF,
+        }
+    })
 }
 
 /// Returns whether a child is in this process's pid namespace: the first in a new one would end that
