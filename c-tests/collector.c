@@ -7,7 +7,7 @@
 #include <time.h>
 #include "check.h"
 
-enum { MUTATORS = 4, PAUSES = 60, STOPS = 150, ENOUGH = 20 };
+enum { MUTATORS = 4, PAUSES = 60, STOPS = 150, ENOUGH = 20, SPINS = 400 };
 
 /* Shared with the debugger. */
 static struct {
@@ -137,6 +137,42 @@ static void stops(void)
 	say("held up %ld times: %ld calls failed, %ld wrong bytes", shared->held_up, failed, wrong);
 }
 
+static atomic_bool spinning, go_on;
+
+static void spins(int sig)
+{
+	(void)sig;
+	spinning = true;
+	while (!go_on)
+		;
+	spinning = false;
+}
+
+/* A collector whose threads don't sleep while they wait. */
+static void without_sleep(void)
+{
+	struct sigaction a = { .sa_handler = spins };
+	pthread_t thread;
+	NEED(sigaction(SIGUSR2, &a, NULL) == 0);
+	stop = false;
+	NEED(pthread_create(&thread, NULL, mutates, NULL) == 0);
+	await_parked(1);
+	for (int pause = 0; pause < SPINS; pause++) {
+		usleep(100);
+		go_on = false;
+		pthread_kill(thread, SIGUSR2);
+		while (!spinning)
+			;
+		work();
+		go_on = true;
+		while (spinning)
+			;
+	}
+	stop = true;
+	pthread_join(thread, NULL);
+	say("without sleep: %ld calls failed, %ld wrong bytes", failed, wrong);
+}
+
 int main(void)
 {
 	shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -148,6 +184,7 @@ int main(void)
 	NEED(sigaction(SIGUSR1, &a, NULL) == 0);
 	for (int n = 1; n <= MUTATORS; n *= 2)
 		pauses(n);
+	without_sleep();
 	quiet_point("at the end");
 	return 0;
 }

@@ -213,8 +213,13 @@ fn all_memory_is_accounted_for_after_it_has_served() {
     let is_served = |line: &&str| line.contains(" rw-p registered ");
     let line = dump.lines().find(is_served).expect("registered memory");
     let address = format!("0x{}", line.split('-').next().unwrap_or_default());
+    let peeked = || regall(&["peek", &pid, &address, "64"]);
+    // The helper is started after memory is accounted for.
+    while peeked().end() != "exit 0" {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     for _ in 0..2 {
-        regall(&["peek", &pid, &address, "64"]).must_succeed();
+        peeked().must_succeed();
         verified().must_succeed();
     }
 }

@@ -52,6 +52,10 @@ const DOUBLED: u32 = 6;
 /// parked: a millisecond in all.
 const LOOKS: u32 = 2;
 
+/// Naps beside one and the same hold, after which its holder is taken for parked though it runs: a second
+/// in all. A handler that came upon it may wait for this very thread without sleeping.
+const LAST_LOOK: u32 = 38;
+
 /// [`WORD`], without its bit 0, of a holder that was found parked, as long as it has the lock: nobody
 /// else waits for it.
 static PARKED: AtomicU64 = AtomicU64::new(0);
@@ -120,7 +124,7 @@ fn inherited(thread: &'static Thread, outer_sp: u64) -> Guard {
 #[cold]
 fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard, Nested> {
     let mut tries = 0u32;
-    let (mut naps, mut all) = (0u32, 0u32);
+    let (mut naps, mut all, mut same) = (0u32, 0u32, 0u32);
     loop {
         let word = WORD.load(Relaxed);
         if tid_of(word) == tid_of(me) {
@@ -154,7 +158,8 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             continue;
         }
         let slept = nap(word, all + 1);
-        all += u32::from(matches!(slept, Nap::Beside(_)));
+        let beside = u32::from(matches!(slept, Nap::Beside(_)));
+        (all, same) = (all + beside, (same + 1) * beside);
         match slept {
             Nap::None => (),
             Nap::Woken => naps = 0,
@@ -166,7 +171,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
                 }
             }
         }
-        if naps >= LOOKS {
+        if naps >= LOOKS || same >= LAST_LOOK {
             // A handler may have parked the holder until this very thread goes
             // on (stop-the-world collectors), or a debugger has stopped it: the
             // call is made, and noted.
