@@ -103,6 +103,23 @@ static void handler(int number)
 	errno = before;
 }
 
+/* The handler comes after so many microseconds. */
+static void come_after(int microseconds)
+{
+	struct itimerval soon = { .it_value = { .tv_usec = microseconds } };
+	set = 0;
+	NEED(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+}
+
+/* Maps while it comes, and waits for it. */
+static void map_meanwhile(void)
+{
+	char *p = anon(16);
+	NEED(mprotect(p + 4 * PAGE, 4 * PAGE, PROT_READ) == 0 && munmap(p, 16 * PAGE) == 0);
+	while (!set)
+		;
+}
+
 /* A handler locks while the thread maps. */
 static void in_a_handler(void)
 {
@@ -113,13 +130,8 @@ static void in_a_handler(void)
 	signal(SIGALRM, handler);
 	int lost = 0, left = 0;
 	for (int i = 0; i < 6000; i++) {
-		struct itimerval soon = { .it_value = { .tv_usec = 1 + i % 25 } };
-		set = 0;
-		NEED(setitimer(ITIMER_REAL, &soon, NULL) == 0);
-		char *p = anon(16);
-		NEED(mprotect(p + 4 * PAGE, 4 * PAGE, PROT_READ) == 0 && munmap(p, 16 * PAGE) == 0);
-		while (!set)
-			;
+		come_after(1 + i % 25);
+		map_meanwhile();
 		bool first = set == 1;
 		lost += madvise(first ? one : other, PAGE, MADV_COLD) == 0;
 		left += madvise(first ? other : one, PAGE, MADV_COLD) != 0;
@@ -150,9 +162,7 @@ static void while_it_moves(bool fails)
 	signal(SIGALRM, lock_moved);
 	int lost = 0;
 	for (int i = 0; i < 4000; i++) {
-		struct itimerval soon = { .it_value = { .tv_usec = 1 + i % 12 } };
-		set = 0;
-		NEED(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+		come_after(1 + i % 12);
 		/* What overlaps is EINVAL. */
 		char *new = fails ? from + PAGE : to;
 		void *moved = mremap(from, MOVED * PAGE, MOVED * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, new);
@@ -189,13 +199,8 @@ static void many_in_a_handler(void)
 	signal(SIGALRM, lock_many);
 	int lost = 0, left = 0;
 	for (int i = 0; i < 1000; i++) {
-		struct itimerval soon = { .it_value = { .tv_usec = 1 + i % 25 } };
-		set = 0;
-		NEED(setitimer(ITIMER_REAL, &soon, NULL) == 0);
-		char *p = anon(16);
-		NEED(mprotect(p + 4 * PAGE, 4 * PAGE, PROT_READ) == 0 && munmap(p, 16 * PAGE) == 0);
-		while (!set)
-			;
+		come_after(1 + i % 25);
+		map_meanwhile();
 		for (int k = 0; k < SCATTERED; k++) {
 			lost += madvise(scattered + 2 * k * PAGE, PAGE, MADV_COLD) == 0;
 			left += madvise(scattered + (2 * k + 1) * PAGE, PAGE, MADV_COLD) != 0;
