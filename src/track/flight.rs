@@ -278,8 +278,8 @@ pub fn pin_widens(_lock: &Guard, range: PageRange) {
     }
 }
 
-/// Whether somebody has gone on with the memory meanwhile, so that what came of pinning it may be
-/// about other memory. Called before [`pin_ends`], with the lock held where it can be had.
+/// Returns whether somebody has gone on with the memory meanwhile, so that what came of pinning it
+/// may be about other memory. Called before [`pin_ends`], with the lock held where it can be had.
 pub fn were_we_overtaken() -> bool {
     innermost().is_some_and(|place| place.overtaken.load(Relaxed))
 }

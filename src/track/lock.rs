@@ -158,8 +158,11 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             continue;
         }
         let slept = nap(word, all + 1);
-        let beside = u32::from(matches!(slept, Nap::Beside(_)));
-        (all, same) = (all + beside, (same + 1) * beside);
+        if let Nap::Beside(_) = slept {
+            (all, same) = (all + 1, same + 1);
+        } else {
+            same = 0;
+        }
         match slept {
             Nap::None => (),
             Nap::Woken => naps = 0,
@@ -221,19 +224,18 @@ fn nap(word: u64, n: u32) -> Nap {
         return Nap::None;
     }
     let longer = n.saturating_sub(LOOKS).min(DOUBLED);
-    let spent = time::spent_by(tid_of(word));
+    let tid = tid_of(word);
+    let spent = time::spent_by(tid);
     // (A timer of the application's may end each nap.)
     let long = PATIENCE << longer;
     sys::futex_wait(&TURN, turn, long);
     if WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
         return Nap::Woken;
     }
-    let owner = match sys::thread_alive(tid_of(word)) {
+    let owner = match sys::thread_alive(tid) {
         false => Owner::Gone,
         // (Who naps in a handler has had a processor for a little.)
-        true if time::spent_by(tid_of(word)).saturating_sub(spent) > u64::from(long / 2) => {
-            Owner::Busy
-        }
+        true if time::spent_by(tid).saturating_sub(spent) > u64::from(long / 2) => Owner::Busy,
         // (Yama may forbid a child what it lets a thread read.)
         true => sys::with_own_table(|| owner(word))
             .or_else(|| owner(word))

@@ -1,5 +1,5 @@
-//! What the application has locked and unlocked where the ledger did not know of memory: another call in
-//! progress may have taken it out, and enters it again with the locks that it has then.
+//! Remembers what the application has locked and unlocked where the ledger did not know of memory: another
+//! call in progress may have taken it out, and enters it again with the locks that it has then.
 
 use core::cmp::min;
 use regall_directory::addr::PageRange;
@@ -8,17 +8,17 @@ use regall_directory::vocab::Flags;
 /// A handler may make some during one call, other threads a few.
 const MANY: usize = 64;
 
-/// One of them.
+/// Says which locks a range has from then on.
 #[derive(Clone, Copy)]
 struct Missed {
-    /// As which it came, from 1 on. 0: there is none.
+    /// Counts from 1 on. 0: there is none.
     number: u64,
-    /// Where, by addresses.
+    /// Begins and ends at these addresses.
     pages: (u64, u64),
     locks: Flags,
 }
 
-/// The last of them.
+/// Holds the last of them.
 pub struct MissedLocks {
     missed: [Missed; MANY],
     /// How many there have been.
@@ -63,8 +63,8 @@ impl MissedLocks {
         }
     }
 
-    /// What the locks of the beginning of `range` are by what was missed after the first `count`, and how much
-    /// of it has the same. `None`: what they were.
+    /// Returns the beginning of `range` that has the same locks all over, and those, by what was missed after
+    /// the first `count`. `None`: they are what they were.
     pub fn of(&self, range: PageRange, count: u64) -> (PageRange, Option<Flags>) {
         if self.count == count {
             return (range, None);

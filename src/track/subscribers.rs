@@ -162,8 +162,7 @@ pub fn helpers() -> u64 {
 pub fn alone() -> bool {
     let ours = || helpers() + (table().rotators)();
     let before = ours();
-    // Two entries for the folder itself and its parent, and one for each thread.
-    let alone = file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + before);
+    let alone = file::threads() == Ok(1 + before);
     // One that has ended meanwhile may have been counted for one of the program's.
     alone && ours() == before
 }

@@ -2,8 +2,7 @@
 
 use crate::entry::call;
 use crate::errno::{Errno, Result};
-use crate::file::{self, Fd};
-use crate::own_table::with_own_table;
+use crate::file::{self, with_own_table, Fd};
 use crate::process::may_be_filtered;
 use crate::text::{number, Text};
 use core::ffi::CStr;

@@ -5,18 +5,19 @@ use crate::entry::call;
 use crate::errno::{Errno, Result};
 use crate::filter;
 use crate::memory::{Access, Segment};
-use crate::own_table::with_own_table;
 use crate::text::Text;
 use core::ffi::CStr;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 mod numbers;
+mod own_table;
 mod owner;
 mod stat;
 
 pub use crate::links::read_link;
 pub use numbers::*;
+pub use own_table::*;
 pub use owner::*;
 pub use stat::*;
 

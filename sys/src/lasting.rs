@@ -8,8 +8,7 @@
 use crate::arch::Frame;
 use crate::credentials::without_sys_admin;
 use crate::errno::{check, Errno, Result};
-use crate::file::{self, Fd};
-use crate::own_table::with_own_table;
+use crate::file::{self, with_own_table, Fd};
 use crate::signal::Undisturbed;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};

@@ -2,10 +2,9 @@
 
 use crate::entry::call;
 use crate::errno::{Errno, Result};
-use crate::file::{self, Fd};
+use crate::file::{self, with_own_table, Fd};
 use crate::filter;
 use crate::memory::PAGE;
-use crate::own_table::with_own_table;
 use crate::text::{number, Text};
 use core::ffi::CStr;
 
@@ -93,7 +92,7 @@ impl Stat {
 
     /// Reads it. EINVAL: it is not what the kernel writes; and the errors of open(2) and
     /// read(2).
-    pub fn read(path: &CStr) -> Result<Self> {
+    fn read(path: &CStr) -> Result<Self> {
         let mut buf = [0u8; 1024];
         Self::parse(file::read_small(path, &mut buf)?)
     }

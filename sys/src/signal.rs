@@ -65,7 +65,7 @@ pub struct Undisturbed {
 
 impl Undisturbed {
     /// From now on.
-    #[allow(clippy::new_without_default)]
+    #[allow(clippy::new_without_default)] // it does something
     pub fn new() -> Self {
         let mut mask = 0;
         let changed = change_mask(libc::SIG_SETMASK, &u64::MAX, Some(&mut mask));

@@ -60,11 +60,6 @@ fn has_device(thread: i32, rdev: u64) -> bool {
     found
 }
 
-/// Closes the descriptors `first..=last`; `flags` as close_range(2)'s.
-pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
-    call!(libc::SYS_close_range, first, last, flags).map(drop)
-}
-
 /// Descriptors of ours that are kept lie below this, or as high as the soft limit lets
 /// them. Higher, and fork would have a larger table to copy.
 const HIGH: u64 = 1024;

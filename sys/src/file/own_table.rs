@@ -1,18 +1,18 @@
 //! Files that are opened without a number of the program's: in a table of descriptors of one's own.
 
+use super::stat::threads;
 use crate::entry::call;
 use crate::errno::{check, Errno, Result};
-use crate::identity::gettid;
-use crate::identity::{is_alone, is_memory_owner};
+use crate::identity::{gettid, is_alone, is_memory_owner};
+use crate::links::read_link;
 use crate::signal::Undisturbed;
 use crate::{arch, filter};
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// Whether the program runs, whose descriptors these are.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Descriptors are the program's from now on.
+/// Says that descriptors are the program's from now on.
 pub fn are_in_use() {
     IN_USE.store(true, Relaxed);
 }
@@ -20,7 +20,7 @@ pub fn are_in_use() {
 /// Threads of the shim's own with tables of their own; 0: none.
 static APART: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// This thread is one of the shim's own, with a table of its own, until [`ends_apart`].
+/// Says that this thread is one of the shim's own, with a table of its own, until [`ends_apart`].
 pub fn begins_apart() {
     let me = gettid();
     let _ = APART
@@ -28,7 +28,7 @@ pub fn begins_apart() {
         .any(|place| place.compare_exchange(0, me, Relaxed, Relaxed).is_ok());
 }
 
-/// This thread is about to end.
+/// Says that this thread is about to end.
 pub fn ends_apart() {
     let me = gettid();
     for place in &APART {
@@ -36,7 +36,7 @@ pub fn ends_apart() {
     }
 }
 
-/// In a child of fork: none of them is there.
+/// Forgets them, in a child of fork, where none of them is.
 pub fn forget_apart() {
     APART.iter().for_each(|place| place.store(0, Relaxed));
 }
@@ -49,18 +49,8 @@ pub fn is_beside_others() -> bool {
     }
     let me = gettid();
     let apart = me != 0 && APART.iter().any(|place| place.load(Relaxed) == me);
-    !apart && !has_one_thread()
-}
-
-/// Returns whether /proc lists one thread of this process: containers forbid unshare(2), by which it is known
-/// who is alone.
-fn has_one_thread() -> bool {
-    // SAFETY: all zeroes is a valid `struct stat`.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    let (at, path) = (libc::AT_FDCWD as i64, c"/proc/self/task".as_ptr());
-    let told = call!(libc::SYS_newfstatat, at, path, &raw mut stat, 0);
-    // Two for the folder and its parent.
-    told.is_ok() && stat.st_nlink == 3
+    // (Containers forbid unshare(2), by which it is known who is alone.)
+    !apart && threads() != Ok(1)
 }
 
 /// Calls `f`, which opens files and closes them, where no other thread finds their numbers: another
@@ -80,7 +70,7 @@ pub fn with_own_table<T>(mut f: impl FnMut() -> T) -> T {
     task.returned.unwrap_or_else(task.f)
 }
 
-/// Something to be done, and what came of it.
+/// Holds what is to be done, and what came of it.
 struct Task<F, T> {
     f: F,
     returned: Option<T>,
@@ -89,7 +79,7 @@ struct Task<F, T> {
 impl<F: FnMut() -> T, T> Task<F, T> {
     extern "C" fn in_child(this: *mut ()) {
         // What the kernel copies all the same is closed at once: what other threads close is to be closed.
-        let _ = close_range(0, libc::CLOSE_RANGE_UNSHARE);
+        let _ = close_range(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE);
         // SAFETY: from `run_in_child`, which waits.
         let this = unsafe { &mut *this.cast::<Self>() };
         this.returned = Some((this.f)());
@@ -139,27 +129,14 @@ fn may_be_closed() -> bool {
 /// Returns whether a child is in this process's pid namespace: the first in a new one would end that
 /// with itself.
 fn stays_here() -> bool {
-    let own = link(c"/proc/thread-self/ns/pid");
-    own.is_ok() && own == link(c"/proc/thread-self/ns/pid_for_children")
-}
-
-/// What a link says, of which 32 bytes tell it from others.
-fn link(path: &CStr) -> Result<[u8; 32]> {
-    let mut says = [0; 32];
-    let at = libc::AT_FDCWD as i64;
-    call!(
-        libc::SYS_readlinkat,
-        at,
-        path.as_ptr(),
-        says.as_mut_ptr(),
-        says.len()
-    )?;
-    Ok(says)
+    let (mut own, mut next) = ([0; 32], [0; 32]);
+    let own = read_link(c"/proc/thread-self/ns/pid", &mut own);
+    own.is_ok() && own == read_link(c"/proc/thread-self/ns/pid_for_children", &mut next)
 }
 
 /// Returns whether there is the call that makes a new table without what is in the old one (Linux 5.9).
 pub fn can_leave_descriptors() -> bool {
-    close_range(u32::MAX, 0).is_ok()
+    close_range(u32::MAX, u32::MAX, 0).is_ok()
 }
 
 /// Gives this thread a table of descriptors of its own, in which there are the first [`COPIED`] alone.
@@ -167,13 +144,14 @@ pub fn can_leave_descriptors() -> bool {
 /// # Errors
 /// ENOMEM; ENOSYS before Linux 5.9.
 pub fn leave_descriptors() -> Result<()> {
-    close_range(COPIED, libc::CLOSE_RANGE_UNSHARE)
+    close_range(COPIED, u32::MAX, libc::CLOSE_RANGE_UNSHARE)
 }
 
 /// Descriptors that the kernel copies into every new table (NR_OPEN_DEFAULT); of those above it can be
 /// told to copy none.
 pub const COPIED: u32 = 64;
 
-fn close_range(first: u32, flags: u32) -> Result<()> {
-    call!(libc::SYS_close_range, first, u32::MAX, flags).map(drop)
+/// Closes the descriptors `first..=last`; `flags` as close_range(2)'s.
+fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
+    call!(libc::SYS_close_range, first, last, flags).map(drop)
 }

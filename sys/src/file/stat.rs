@@ -180,6 +180,12 @@ pub fn is_no_device(fd: i32, rdev: u64) -> bool {
     stat_fd(fd).is_ok_and(|s| !s.is_character_device() || s.rdev != rdev)
 }
 
+/// Returns how many threads of this process /proc lists.
+pub fn threads() -> Result<u64> {
+    // Two links for the folder and its parent, and one for each thread.
+    stat_path(c"/proc/self/task", false).map(|task| task.links.saturating_sub(2))
+}
+
 /// Metadata of `path`; a link itself if `nofollow`.
 pub fn stat_path(path: &CStr, nofollow: bool) -> Result<Stat> {
     // SAFETY: as above.
